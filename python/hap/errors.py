@@ -1,0 +1,21 @@
+"""Errors that hap raises for what a user can mend. Internal invariants are asserted instead."""
+
+
+class HapError(ValueError):
+    """Base of all errors of hap: the message names what is wrong, what was expected, and what to do."""
+
+
+class TraceError(HapError):
+    """The module cannot be captured; the message holds the user's source line."""
+
+
+class ClusterError(HapError):
+    """A cluster, device, link or cluster file is not valid."""
+
+
+class PlanError(HapError):
+    """A plan cannot be made, loaded, or used for this module, these inputs or this world."""
+
+
+class RuntimeMismatchError(HapError):
+    """The ranks of a job do not agree: on the plan, the inputs, the code or the world size."""

@@ -1,0 +1,62 @@
+"""A distributed program, as the Rust core writes it (``rust/program.rs``): instructions that every device takes, in order."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Placements: TypeAlias = tuple[str, ...]
+"""Placement on every level of the mesh as short strings (:func:`hap.placement.parse`)."""
+
+Splits: TypeAlias = dict[str, list[int]]
+"""Units that each device gets, by the name of the axis."""
+
+Conversion = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "slice", "keep_one", "pad"]
+Implementation = Literal["padded", "grouped", "exchange", "builtin"]
+
+
+class InputInstruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="input"):
+    """An input of the graph is there, in this placement."""
+
+    tensor: str
+    placement: Placements
+
+
+class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="compute"):
+    """An operator is applied to local pieces; ``axis`` is the one that the work is shared along, if any."""
+
+    operator: str
+    target: str
+    inputs: tuple[tuple[str, Placements], ...]
+    outputs: tuple[tuple[str, Placements], ...]
+    axis: str | None
+
+
+class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="convert"):
+    """A tensor gains another placement, by a collective or by a local step (``slice``, ``keep_one``, ``pad``)."""
+
+    conversion: Conversion
+    tensor: str
+    # `from` is a keyword in Python.
+    source: Placements = msgspec.field(name="from")
+    target: Placements = msgspec.field(name="to")
+    axis: str | None
+    implementation: Implementation | None
+
+
+class OutputInstruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="output"):
+    """An output of the graph: the tensor and placement that it is read from."""
+
+    name: str
+    tensor: str
+    placement: Placements
+
+
+Instruction: TypeAlias = InputInstruction | Compute | Convert | OutputInstruction
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An ordered list of instructions. An operator may be applied more than once, in different placements."""
+
+    instructions: tuple[Instruction, ...]

@@ -1,0 +1,151 @@
+//! The training step as the synthesiser sees it: tensors, operators, and the instructions that each operator offers.
+//!
+//! Python writes this as JSON (`hap-graph-1`); shapes and arguments stay there.
+
+use serde::{Deserialize, Serialize};
+
+use crate::placement::Placements;
+
+/// A named index of the model. Splits belong to axes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    /// Unique name, such as `batch`.
+    pub name: String,
+    /// Number of units that can be given to devices.
+    pub size: u64,
+}
+
+/// A value of the training step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tensor {
+    /// Unique name.
+    pub name: String,
+    /// Element type, as PyTorch names it (`float32`).
+    pub dtype: String,
+    /// Size of the whole tensor in bytes.
+    pub bytes: f64,
+    /// Its axes, dimension by dimension, outermost first: indices into [`Graph::axes`]. An *occurrence* is an index into this list.
+    pub occurrences: Vec<usize>,
+    /// Whether partial sums of it make sense (not for booleans).
+    pub summable: bool,
+}
+
+/// What an input of the graph is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputKind {
+    /// A trained parameter; kept on the devices in the placement that the program chooses.
+    Parameter,
+    /// A buffer; kept on the devices like a parameter.
+    Buffer,
+    /// An input of the module's call: whole on every rank, so that slicing is free.
+    Input,
+    /// The gradient of an output: whole on every rank.
+    Tangent,
+    /// A constant of the module: whole on every rank.
+    Constant,
+    /// The state of the random numbers (seed, step): whole on every rank.
+    Rng,
+}
+
+/// An input of the graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// What it is.
+    pub kind: InputKind,
+    /// The user's name for it (`transformer.wte.weight`).
+    pub name: String,
+    /// Index into [`Graph::tensors`].
+    pub tensor: usize,
+}
+
+/// What an output of the graph is, and so in which placement it must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputKind {
+    /// A loss, or an output of a module without a loss: replicated.
+    Loss,
+    /// Another output of a module with a loss: stays as it was produced, but never partial.
+    Output,
+    /// The gradient of a parameter: in the placement of that parameter ([`Output::of`]).
+    Gradient,
+    /// The new value of a buffer: in the placement of that buffer ([`Output::of`]).
+    Buffer,
+    /// The gradient of an input of the call: replicated.
+    InputGradient,
+}
+
+/// An output of the graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Output {
+    /// What it is.
+    pub kind: OutputKind,
+    /// The user's name for it.
+    pub name: String,
+    /// Index into [`Graph::tensors`].
+    pub tensor: usize,
+    /// For gradients and buffers: the tensor of the parameter or buffer.
+    #[serde(default)]
+    pub of: Option<usize>,
+}
+
+/// One way to run an operator on all devices: a Hoare triple.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// Placement needed of each operand, in the order of [`Operator::operands`].
+    pub inputs: Vec<Placements>,
+    /// Placement gained of each result, in the order of [`Operator::results`].
+    pub outputs: Vec<Placements>,
+    /// The axis that the work is shared along; none where every device does the whole of it.
+    #[serde(default)]
+    pub axis: Option<usize>,
+}
+
+/// An operator of the training step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Operator {
+    /// Unique name.
+    pub name: String,
+    /// PyTorch's name of the operator, such as `aten.mm.default`.
+    pub target: String,
+    /// Tensors read; the same tensor may stand more than once.
+    pub operands: Vec<usize>,
+    /// Tensors written.
+    pub results: Vec<usize>,
+    /// Floating-point operations of the whole operator.
+    pub flops: f64,
+    /// Bytes that the whole operator touches of each operand.
+    pub operand_bytes: Vec<f64>,
+    /// Bytes that the whole operator touches of each result.
+    pub result_bytes: Vec<f64>,
+    /// Element type that decides the device's speed.
+    pub dtype: String,
+    /// Whether it only renames indices (view, permute): it costs nothing.
+    pub layout: bool,
+    /// Every way to run it; the first is the replicated one.
+    pub choices: Vec<Choice>,
+}
+
+/// The training step: operators in program order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Graph {
+    /// Always `hap-graph-1`.
+    pub format: String,
+    /// The model's axes.
+    pub axes: Vec<Axis>,
+    /// All tensors.
+    pub tensors: Vec<Tensor>,
+    /// Inputs; each tensor is written by one input or one operator.
+    pub inputs: Vec<Input>,
+    /// Operators, in an order in which operands come before their readers.
+    pub operators: Vec<Operator>,
+    /// Outputs.
+    pub outputs: Vec<Output>,
+}

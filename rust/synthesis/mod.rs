@@ -1,0 +1,1 @@
+//! Exact synthesis: the cheapest program of a graph for fixed splits and prices.
