@@ -1,1 +1,6 @@
 """Trains ordinary PyTorch modules on unequal devices, by the fastest distributed program that computes the same."""
+
+from hap import errors
+from hap.cluster import Cluster, Device, Link
+
+__all__ = ["Cluster", "Device", "Link", "errors"]

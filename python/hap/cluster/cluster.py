@@ -1,0 +1,153 @@
+"""The machines at hand: a tree of clusters with devices as leaves."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hap.cluster.device import Device
+from hap.cluster.figures import not_negative
+from hap.cluster.link import COLLECTIVES, DEFAULT_LINK, CollectiveCost, Link
+from hap.errors import ClusterError
+
+_log = logging.getLogger("hap")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Cluster:
+    """Devices, or clusters of them, that are joined by one link.
+
+    Ranks count the devices from left to right::
+
+        Cluster(["V100", "V100", "P100"], link=Link(bandwidth=1.25e9, latency=5e-5))
+        Cluster([Cluster(["A100-80GB"] * 4, link=nvlink), Cluster(["T4"] * 2, link=pcie)], link=ethernet)
+
+    Attributes:
+        members: the devices and clusters, in rank order.
+        link: what joins them.
+        overlap: share of communication that hides behind computation, 0 to 1.
+        collectives: measured costs of collectives over the whole cluster, by ``kind/implementation``
+            (:data:`hap.cluster.COLLECTIVES`); the others are derived from the links.
+    """
+
+    members: tuple[Device | Cluster, ...]
+    link: Link
+    overlap: float = 0.0
+    collectives: dict[str, CollectiveCost] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        members: Iterable[str | Device | Cluster],
+        *,
+        link: Link | None = None,
+        overlap: float = 0.0,
+        collectives: Mapping[str, CollectiveCost] | None = None,
+    ) -> None:
+        """Builds the tree; names are looked up as by :class:`hap.Device`.
+
+        Without ``link``, members are assumed to be joined by :data:`hap.cluster.DEFAULT_LINK` (10 Gbit/s Ethernet), and
+        the log says so.
+
+        Raises:
+            ClusterError: no members, one of a wrong type, an unknown name, or a figure out of its range.
+        """
+        if isinstance(members, (str, Device, Cluster)) or not isinstance(members, Iterable):
+            raise ClusterError(f"Cluster: expected a list of devices, names or clusters, got {members!r}")
+        leaves = tuple(_member(member, rank) for rank, member in enumerate(members))
+        if not leaves:
+            raise ClusterError("Cluster: expected at least one device, got none")
+        if link is None:
+            link = DEFAULT_LINK
+            if len(leaves) > 1:
+                _log.info(
+                    "no link given for %d members: assuming %g B/s and %g s of latency (10 Gbit/s Ethernet)",
+                    len(leaves),
+                    link.bandwidth,
+                    link.latency,
+                )
+        if not isinstance(link, Link):
+            raise ClusterError(f"Cluster: link: expected a hap.Link, got {link!r}")
+        overlap = not_negative(overlap, "Cluster: overlap")
+        if overlap > 1:
+            raise ClusterError(f"Cluster: overlap: expected a number from 0 to 1, got {overlap!r}")
+        object.__setattr__(self, "members", leaves)
+        object.__setattr__(self, "link", link)
+        object.__setattr__(self, "overlap", overlap)
+        object.__setattr__(self, "collectives", _collectives(collectives or {}))
+
+    @classmethod
+    def of(cls, devices: Cluster | Iterable[str | Device | Cluster]) -> Cluster:
+        """The cluster that ``devices`` means: a cluster as it is, or a list of names, devices and clusters."""
+        return devices if isinstance(devices, Cluster) else cls(devices)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices in rank order."""
+        return tuple(
+            device
+            for member in self.members
+            for device in (member.devices if isinstance(member, Cluster) else (member,))
+        )
+
+    def to_json(self) -> str:
+        """The cluster in the format ``hap-cluster-1``; equal clusters give equal text."""
+        from hap.cluster import file
+
+        return file.encode(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, source: str = "cluster") -> Cluster:
+        """The cluster that :meth:`to_json` wrote; ``source`` names it in errors.
+
+        Raises:
+            ClusterError: names the field and what was expected there.
+        """
+        from hap.cluster import file
+
+        return file.decode(text, source)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the cluster to a file, as indented JSON."""
+        from hap.cluster import file
+
+        Path(path).write_text(file.encode(self, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Cluster:
+        """Reads a cluster from a file that :meth:`save` or a person wrote.
+
+        Raises:
+            ClusterError: the file cannot be read, or a field is missing, unknown or out of its range.
+        """
+        name = f"cluster file {os.fspath(path)}"
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise ClusterError(f"{name}: {error.strerror or error}") from error
+        return cls.from_json(text, source=name)
+
+
+def _member(member: object, position: int) -> Device | Cluster:
+    if isinstance(member, str):
+        return Device(member)
+    if isinstance(member, Cluster):
+        if member.collectives or member.overlap:
+            raise ClusterError(f"Cluster: member {position}: collectives and overlap belong to the outermost cluster")
+        return member
+    if isinstance(member, Device):
+        return member
+    raise ClusterError(
+        f"Cluster: member {position}: expected a device, an accelerator's name or a cluster, got {member!r}"
+    )
+
+
+def _collectives(collectives: Mapping[str, CollectiveCost]) -> dict[str, CollectiveCost]:
+    for name, cost in collectives.items():
+        if name not in COLLECTIVES:
+            raise ClusterError(f'Cluster: collectives: unknown "{name}"; expected one of {", ".join(COLLECTIVES)}')
+        if not isinstance(cost, CollectiveCost):
+            raise ClusterError(f'Cluster: collectives["{name}"]: expected a hap.cluster.CollectiveCost, got {cost!r}')
+    return dict(sorted(collectives.items()))

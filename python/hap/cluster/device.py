@@ -1,0 +1,122 @@
+"""One device: an accelerator, or one CPU process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from hap.cluster.accelerators import ACCELERATORS, LAUNCH_OVERHEAD, canonical_name, nearest_names
+from hap.cluster.figures import not_negative, positive
+from hap.errors import ClusterError
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Device:
+    """An accelerator, or one CPU process.
+
+    Either a known accelerator by its name, ``Device("V100")``, whose figures may be overridden, or figures alone::
+
+        Device(flops=3e12, memory_bandwidth=2e11, memory=8e9)
+        Device("my board", flops={"float32": 3e12, "bfloat16": 1.2e13}, memory_bandwidth=2e11, memory=8e9)
+
+    Attributes:
+        name: for people; a known accelerator's name in its usual spelling.
+        flops: FLOP/s by element type in PyTorch's names; ``"default"`` stands for every type without an entry.
+        memory_bandwidth: bytes per second between the device and its memory.
+        memory: bytes that a training job may use.
+        launch_overhead: seconds that starting one operator costs.
+    """
+
+    name: str
+    flops: dict[str, float]
+    memory_bandwidth: float
+    memory: float
+    launch_overhead: float
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        flops: float | Mapping[str, float] | Mapping[torch.dtype, float] | None = None,
+        memory_bandwidth: float | None = None,
+        memory: float | None = None,
+        launch_overhead: float = LAUNCH_OVERHEAD,
+        tf32: bool = False,
+    ) -> None:
+        """Looks a name up, or takes the figures given.
+
+        Args:
+            name: a known accelerator, or, with all figures given, any name.
+            flops: FLOP/s, one number or by element type; ``"default"``, if not given, is that of float32 or the lowest.
+            memory_bandwidth: bytes per second.
+            memory: bytes.
+            launch_overhead: seconds.
+            tf32: whether float32 work runs in TensorFloat-32, as after ``torch.set_float32_matmul_precision("high")``;
+                read only for a known accelerator whose ``flops`` are not given.
+
+        Raises:
+            ClusterError: the name is not known and a figure is missing, or a figure is not a finite positive number.
+        """
+        known = None if name is None else canonical_name(name)
+        if known is not None:
+            figures = ACCELERATORS[known]
+            flops = figures.flops(tf32=tf32) if flops is None else flops
+            memory_bandwidth = figures.memory_bandwidth * 1e9 if memory_bandwidth is None else memory_bandwidth
+            memory = figures.memory * 1e9 if memory is None else memory
+        given = {"flops": flops, "memory_bandwidth": memory_bandwidth, "memory": memory}
+        missing = [field for field, value in given.items() if value is None]
+        if missing and name is not None:
+            raise ClusterError(_unknown(name, missing))
+        if missing:
+            raise ClusterError(
+                f"Device: {', '.join(missing)} missing; give a known accelerator's name, or all of {', '.join(given)}"
+            )
+        label = known or name or "device"
+        object.__setattr__(self, "name", label)
+        object.__setattr__(self, "flops", _rates(flops, f'Device "{label}": flops'))
+        object.__setattr__(self, "memory_bandwidth", positive(memory_bandwidth, f'Device "{label}": memory_bandwidth'))
+        object.__setattr__(self, "memory", positive(memory, f'Device "{label}": memory'))
+        object.__setattr__(self, "launch_overhead", not_negative(launch_overhead, f'Device "{label}": launch_overhead'))
+
+    def __repr__(self) -> str:
+        if canonical_name(self.name) is not None and self == Device(self.name):
+            return f'Device("{self.name}")'
+        flops = self.flops["default"] if set(self.flops) == {"default"} else self.flops
+        return (
+            f'Device("{self.name}", flops={flops!r}, memory_bandwidth={self.memory_bandwidth!r}, '
+            f"memory={self.memory!r}, launch_overhead={self.launch_overhead!r})"
+        )
+
+
+def is_element_type(name: str) -> bool:
+    """Whether ``flops`` may have this key: ``default``, or the name of a ``torch.dtype``."""
+    return name == "default" or isinstance(getattr(torch, name, None), torch.dtype)
+
+
+def _unknown(name: str, missing: list[str]) -> str:
+    near = nearest_names(name)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(ACCELERATORS)}."
+    return (
+        f'"{name}" is not a known accelerator: {hint} '
+        f"For any other device give its figures too (missing: {', '.join(missing)})."
+    )
+
+
+def _rates(flops: object, field: str) -> dict[str, float]:
+    """FLOP/s by element type, with ``default`` and in a fixed order."""
+    if not isinstance(flops, Mapping):
+        return {"default": positive(flops, field)}
+    rates: dict[str, float] = {}
+    for key, rate in flops.items():
+        name = str(key).removeprefix("torch.")
+        if name != "default" and not isinstance(getattr(torch, name, None), torch.dtype):
+            raise ClusterError(
+                f'{field}: "{key}" is not an element type; expected "default" or a PyTorch name such as "float32"'
+            )
+        rates[name] = positive(rate, f"{field}.{name}")
+    if not rates:
+        raise ClusterError(f"{field}: expected at least one element type")
+    rates.setdefault("default", rates.get("float32", min(rates.values())))
+    return dict(sorted(rates.items()))

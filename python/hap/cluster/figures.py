@@ -1,0 +1,29 @@
+"""Checks of single figures, shared by devices, links and clusters."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+from hap.errors import ClusterError
+
+
+def positive(value: object, field: str) -> float:
+    """``value`` as a float. Raises :class:`ClusterError` unless it is a finite number above zero."""
+    return _number(value, field, "above 0", zero=False)
+
+
+def not_negative(value: object, field: str) -> float:
+    """``value`` as a float. Raises :class:`ClusterError` unless it is a finite number of at least zero."""
+    return _number(value, field, "of at least 0", zero=True)
+
+
+def _number(value: object, field: str, expected: str, *, zero: bool) -> float:
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number) and (number > 0 or (zero and number == 0)):
+            return number
+    raise ClusterError(f"{field}: expected a finite number {expected}, got {value!r}")

@@ -1,0 +1,153 @@
+"""The file format ``hap-cluster-1``: JSON, exactly what ``rust/cluster.rs`` reads, checked field by field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hap.cluster.cluster import Cluster
+from hap.cluster.device import Device, is_element_type
+from hap.cluster.figures import not_negative, positive
+from hap.cluster.link import COLLECTIVES, CollectiveCost, Link
+from hap.errors import ClusterError
+
+FORMAT = "hap-cluster-1"
+
+
+def encode(cluster: Cluster, *, indent: int | None = None) -> str:
+    """The cluster as JSON; on one line unless an indent is given."""
+    content = {
+        "format": FORMAT,
+        "root": _write_group(cluster),
+        "collectives": {
+            name: {"latency": cost.latency, "bandwidth": cost.bandwidth} for name, cost in cluster.collectives.items()
+        },
+        "overlap": cluster.overlap,
+    }
+    return json.dumps(content, indent=indent, allow_nan=False)
+
+
+def decode(text: str | bytes, source: str) -> Cluster:
+    """The cluster that the text describes.
+
+    Raises:
+        ClusterError: names ``source``, the path of the field (``root.members[1].device.memory``) and what was expected.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ClusterError(f"{source}: not valid JSON: {error}") from error
+    try:
+        return _read_cluster(content)
+    except ClusterError as error:
+        raise ClusterError(f"{source}: {error}") from error
+
+
+def _write_group(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "link": {"bandwidth": cluster.link.bandwidth, "latency": cluster.link.latency},
+        "members": [
+            {"group": _write_group(member)} if isinstance(member, Cluster) else {"device": _write_device(member)}
+            for member in cluster.members
+        ],
+    }
+
+
+def _write_device(device: Device) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "flops": device.flops,
+        "memory_bandwidth": device.memory_bandwidth,
+        "memory": device.memory,
+        "launch_overhead": device.launch_overhead,
+    }
+
+
+def _read_cluster(value: object) -> Cluster:
+    # The version first: a file of another version should not be reported as one of this version with odd fields.
+    if isinstance(value, dict) and value.get("format", FORMAT) != FORMAT:
+        raise ClusterError(f'format: expected "{FORMAT}", got {value["format"]!r}')
+    content = _object(value, "", required=("format", "root"), optional=("collectives", "overlap"))
+    root = _read_group(content["root"], "root")
+    overlap = not_negative(content.get("overlap", 0.0), "overlap")
+    if overlap > 1:
+        raise ClusterError(f"overlap: expected a number from 0 to 1, got {overlap!r}")
+    collectives = _object(content.get("collectives", {}), "collectives", optional=COLLECTIVES)
+    costs = {name: _read_cost(entry, f"collectives.{name}") for name, entry in collectives.items()}
+    return Cluster(root.members, link=root.link, overlap=overlap, collectives=costs)
+
+
+def _read_cost(value: object, path: str) -> CollectiveCost:
+    entry = _object(value, path, required=("latency", "bandwidth"))
+    return CollectiveCost(
+        latency=not_negative(entry["latency"], f"{path}.latency"),
+        bandwidth=positive(entry["bandwidth"], f"{path}.bandwidth"),
+    )
+
+
+def _read_group(value: object, path: str) -> Cluster:
+    group = _object(value, path, required=("link", "members"))
+    link = _object(group["link"], f"{path}.link", required=("bandwidth", "latency"))
+    members = group["members"]
+    if not isinstance(members, list) or not members:
+        raise ClusterError(f"{path}.members: expected a list of at least one member, got {_shown(members)}")
+    return Cluster(
+        [_read_member(member, f"{path}.members[{position}]") for position, member in enumerate(members)],
+        link=Link(
+            bandwidth=positive(link["bandwidth"], f"{path}.link.bandwidth"),
+            latency=not_negative(link["latency"], f"{path}.link.latency"),
+        ),
+    )
+
+
+def _read_member(value: object, path: str) -> Device | Cluster:
+    member = _object(value, path, optional=("device", "group"))
+    if len(member) != 1:
+        raise ClusterError(f'{path}: expected exactly one of "device" and "group", got {_shown(value)}')
+    if "group" in member:
+        return _read_group(member["group"], f"{path}.group")
+    return _read_device(member["device"], f"{path}.device")
+
+
+def _read_device(value: object, path: str) -> Device:
+    device = _object(value, path, required=("name", "flops", "memory_bandwidth", "memory", "launch_overhead"))
+    if not isinstance(device["name"], str):
+        raise ClusterError(f"{path}.name: expected a string, got {_shown(device['name'])}")
+    flops = device["flops"]
+    if not isinstance(flops, dict) or "default" not in flops:
+        raise ClusterError(
+            f'{path}.flops: expected an object of FLOP/s by element type with an entry "default", got {_shown(flops)}'
+        )
+    for name in flops:
+        if not is_element_type(name):
+            raise ClusterError(f'{path}.flops.{name}: unknown; expected "default" or an element type such as "float32"')
+    return Device(
+        device["name"],
+        flops={name: positive(rate, f"{path}.flops.{name}") for name, rate in flops.items()},
+        memory_bandwidth=positive(device["memory_bandwidth"], f"{path}.memory_bandwidth"),
+        memory=positive(device["memory"], f"{path}.memory"),
+        launch_overhead=not_negative(device["launch_overhead"], f"{path}.launch_overhead"),
+    )
+
+
+def _object(
+    value: object, path: str, *, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """``value`` as an object with these fields and no others."""
+    if not isinstance(value, dict):
+        raise ClusterError(f"{path or 'top level'}: expected an object, got {_shown(value)}")
+    prefix = f"{path}." if path else ""
+    expected = ", ".join(required + optional)
+    for field in value:
+        if field not in required and field not in optional:
+            raise ClusterError(f"{prefix}{field}: unknown field; expected {expected}")
+    for field in required:
+        if field not in value:
+            raise ClusterError(f"{prefix}{field}: missing; expected {expected}")
+    return value
+
+
+def _shown(value: object) -> str:
+    """A value from a file, shortened to fit into a message."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

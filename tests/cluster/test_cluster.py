@@ -1,0 +1,83 @@
+import logging
+import pickle
+
+import pytest
+
+import hap
+from hap.cluster import DEFAULT_LINK, CollectiveCost
+from hap.errors import ClusterError
+
+LINK = hap.Link(bandwidth=1.25e9, latency=5e-5)
+
+
+def test_devices_are_the_leaves_in_rank_order():
+    cluster = hap.Cluster(["V100", hap.Cluster(["T4", hap.Cluster(["P100"], link=LINK)], link=LINK), "A10"], link=LINK)
+    assert [device.name for device in cluster.devices] == ["V100", "T4", "P100", "A10"]
+
+
+def test_of_normalises_what_users_write():
+    cluster = hap.Cluster(["V100", "T4"], link=DEFAULT_LINK)
+    assert hap.Cluster.of(cluster) is cluster
+    assert hap.Cluster.of(["V100", hap.Device("T4")]) == cluster
+    assert hap.Cluster.of(name for name in ("V100", "T4")) == cluster
+
+
+def test_assumed_link_is_logged(caplog):
+    with caplog.at_level(logging.INFO, logger="hap"):
+        hap.Cluster.of(["V100", "V100"])
+    assert "assuming 1.25e+09 B/s" in caplog.text
+
+
+@pytest.mark.parametrize("link", [LINK, None])
+def test_nothing_is_logged_where_nothing_is_assumed(caplog, link):
+    with caplog.at_level(logging.INFO, logger="hap"):
+        hap.Cluster(["V100"] * (2 if link else 1), link=link)
+    assert not caplog.records
+
+
+def test_clusters_are_plain_data():
+    cluster = hap.Cluster(["V100", "T4"], link=LINK, overlap=0.5, collectives={"all_reduce/builtin": COST})
+    assert pickle.loads(pickle.dumps(cluster)) == cluster
+    assert cluster != hap.Cluster(["V100", "T4"], link=LINK)
+    assert cluster != hap.Cluster(["T4", "V100"], link=LINK, overlap=0.5, collectives={"all_reduce/builtin": COST})
+
+
+COST = CollectiveCost(latency=1e-4, bandwidth=1e9)
+
+
+def test_repr_builds_an_equal_cluster():
+    cluster = hap.Cluster(
+        ["V100", hap.Cluster([hap.Device("x", flops=1, memory_bandwidth=2, memory=3)], link=LINK)],
+        link=LINK,
+        overlap=0.25,
+        collectives={"all_reduce/builtin": COST},
+    )
+    names = {"Cluster": hap.Cluster, "Device": hap.Device, "Link": hap.Link, "CollectiveCost": CollectiveCost}
+    assert eval(repr(cluster), names) == cluster
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: hap.Cluster("V100"), "expected a list of devices"),
+        (lambda: hap.Cluster.of(hap.Device("V100")), "expected a list of devices"),
+        (lambda: hap.Cluster.of(3), "expected a list of devices"),
+        (lambda: hap.Cluster([]), "at least one device"),
+        (lambda: hap.Cluster(["V100", 3]), "member 1: expected a device, an accelerator's name or a cluster, got 3"),
+        (lambda: hap.Cluster(["V1000"]), '"V1000" is not a known accelerator: did you mean V100'),
+        (lambda: hap.Cluster(["V100"], link=1e9), r"link: expected a hap\.Link"),
+        (lambda: hap.Cluster(["V100"], link=LINK, overlap=1.5), "overlap: expected a number from 0 to 1"),
+        (lambda: hap.Cluster(["V100"], link=LINK, collectives={"all_gather": COST}), 'unknown "all_gather"; expected'),
+        (lambda: hap.Cluster(["V100"], link=LINK, collectives={"all_reduce/builtin": 1e9}), "CollectiveCost"),
+        (
+            lambda: hap.Cluster([hap.Cluster(["V100"], link=LINK, overlap=0.5)], link=LINK),
+            "member 0: collectives and overlap belong to the outermost cluster",
+        ),
+        (lambda: hap.Link(bandwidth=0, latency=0), "Link: bandwidth: expected a finite number above 0, got 0"),
+        (lambda: hap.Link(bandwidth=1, latency=-1), "Link: latency: expected a finite number of at least 0"),
+        (lambda: CollectiveCost(bandwidth=-1, latency=0), "CollectiveCost: bandwidth"),
+    ],
+)
+def test_mistakes_are_named(build, message):
+    with pytest.raises(ClusterError, match=message):
+        build()

@@ -1,0 +1,22 @@
+"""What all tests share: derandomised hypothesis, one thread."""
+
+import os
+
+import torch
+from hypothesis import HealthCheck, settings
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+# Tests name no number of examples of their own unless they need fewer; `make test-full` raises it for all of them.
+settings.register_profile("default", derandomize=True, deadline=None, max_examples=20, suppress_health_check=_SLOW)
+settings.register_profile(
+    "full",
+    derandomize=False,
+    deadline=None,
+    print_blob=True,
+    max_examples=int(os.environ.get("HAP_TEST_EXAMPLES", "200")),
+    suppress_health_check=_SLOW,
+)
+settings.load_profile("full" if "HAP_TEST_EXAMPLES" in os.environ else "default")
+
+torch.set_num_threads(1)
