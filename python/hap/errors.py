@@ -19,3 +19,11 @@ class PlanError(HapError):
 
 class RuntimeMismatchError(HapError):
     """The ranks of a job do not agree: on the plan, the inputs, the code or the world size."""
+
+
+class CommunicationError(HapError):
+    """A collective failed while running; the message names the instruction, the tensor and the ranks."""
+
+
+class LoweringError(HapError):
+    """A program does not fit its graph: an instruction reads what is not there, or names what does not exist."""

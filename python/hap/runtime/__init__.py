@@ -1,0 +1,1 @@
+"""What each rank runs: lowering to ``torch.fx`` graphs, collectives, the lock-step run, and :func:`hap.parallelize`."""

@@ -1,0 +1,332 @@
+"""The conversions of a tensor between placements, uneven shares and empty ones included.
+
+Each conversion works along one occurrence of an axis, in a tensor viewed as its flattened axes, so that any axis of
+any dimension can be sharded. A conversion is written once, as *steps*: a generator that packs, yields a
+:class:`Request` for what has to move, and unpacks. Real ranks carry the requests out through :mod:`torch.distributed`
+(:class:`hap.runtime.group.Group`), the lock-step run in memory (:mod:`hap.runtime.lockstep`): both pack the same way.
+
+The functions named after conversions are what lowered graphs call. They never write to the tensor that they are given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import torch
+
+from hap.program import Implementation
+
+
+class Along(NamedTuple):
+    """One occurrence in a tensor's flattened list of axes, and how it is split.
+
+    Attributes:
+        sizes: sizes of the whole tensor's axes, flattened; one more of size zero where the tensor has no elements.
+        occurrence: index into ``sizes``.
+        units: units that each rank gets, summing to ``sizes[occurrence]``.
+    """
+
+    sizes: tuple[int, ...]
+    occurrence: int
+    units: tuple[int, ...]
+
+    @property
+    def outer(self) -> int:
+        """Product of the axes outside the occurrence."""
+        return math.prod(self.sizes[: self.occurrence])
+
+    @property
+    def inner(self) -> int:
+        """Product of the axes inside the occurrence."""
+        return math.prod(self.sizes[self.occurrence + 1 :])
+
+    @property
+    def total(self) -> int:
+        """Size of the axis."""
+        return self.sizes[self.occurrence]
+
+    def offset(self, rank: int) -> int:
+        """Units in front of this rank's share."""
+        return sum(self.units[:rank])
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """Equal flat buffers of all ranks, one after another. Answered by the flat result."""
+
+    buffer: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter:
+    """As many equal parts as ranks in one flat buffer; rank r gets the sum of all ranks' r-th. Answered by that sum."""
+
+    buffer: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """Consecutive parts of a flat buffer, one for each rank. Answered by the parts received, flat, by sending rank.
+
+    Attributes:
+        buffer: what is sent.
+        send: elements sent to each rank.
+        receive: elements received from each rank.
+    """
+
+    buffer: torch.Tensor
+    send: tuple[int, ...]
+    receive: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcasts:
+    """Buffers ``(source rank, buffer)``, each filled from its source in place. Answered by nothing."""
+
+    buffers: tuple[tuple[int, torch.Tensor], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduces:
+    """Buffers ``(destination rank, buffer)``: the destination's becomes the sum in place, the others' are spoilt."""
+
+    buffers: tuple[tuple[int, torch.Tensor], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """A buffer that becomes the sum of all ranks' in place. Answered by nothing."""
+
+    buffer: torch.Tensor
+
+
+Request: TypeAlias = AllGather | ReduceScatter | AllToAll | Broadcasts | Reduces | AllReduce
+Steps: TypeAlias = Generator[Request, Any, torch.Tensor]
+
+
+class Ranks(Protocol):
+    """Where requests are carried out: :class:`hap.runtime.group.Group`."""
+
+    @property
+    def rank(self) -> int:
+        """This process's index among the devices of the plan."""
+
+    def run(self, name: str, steps: Steps) -> torch.Tensor:
+        """Carry the requests of ``steps`` out and return its result; ``name`` stands in errors."""
+
+
+def _assemble(pieces: Sequence[torch.Tensor], along: Along, shape: Sequence[int]) -> torch.Tensor:
+    """The whole tensor from the flat pieces of all ranks."""
+    views = [
+        piece.reshape(along.outer, units, along.inner)
+        for piece, units in zip(pieces, along.units, strict=True)
+        if units
+    ]
+    return torch.cat(views, dim=1).reshape(tuple(shape))
+
+
+def all_gather_steps(
+    tensor: torch.Tensor, *, shape: Sequence[int], along: Along, implementation: Implementation, rank: int
+) -> Steps:
+    """See :func:`all_gather`."""
+    whole = math.prod(shape)
+    if whole == 0:
+        return tensor.new_empty(tuple(shape))
+    row = along.outer * along.inner
+    counts = tuple(units * row for units in along.units)
+    if implementation == "padded":
+        most = max(counts)
+        buffer = tensor.reshape(-1)
+        if counts[rank] < most:
+            buffer = buffer.new_empty(most)
+            buffer[: counts[rank]] = tensor.reshape(-1)
+        gathered = yield AllGather(buffer.contiguous())
+        if along.outer == 1 and min(counts) == most:
+            return gathered.reshape(tuple(shape))  # type: ignore[no-any-return]
+        return _assemble([gathered[r * most : r * most + count] for r, count in enumerate(counts)], along, shape)
+    if implementation == "grouped":
+        flat = tensor.new_empty(whole)
+        chunks = torch.split(flat, list(counts))
+        chunks[rank].copy_(tensor.reshape(-1))
+        yield Broadcasts(tuple((source, chunk) for source, chunk in enumerate(chunks) if counts[source]))
+    elif implementation == "exchange":
+        flat = yield AllToAll(tensor.reshape(-1).repeat(len(counts)), (counts[rank],) * len(counts), counts)
+        chunks = torch.split(flat, list(counts))
+    else:
+        raise AssertionError(f"no such all-gather: {implementation}")
+    return flat.reshape(tuple(shape)) if along.outer == 1 else _assemble(chunks, along, shape)
+
+
+def all_gather(
+    tensor: torch.Tensor, *, name: str, shape: Sequence[int], along: Along, implementation: Implementation, group: Ranks
+) -> torch.Tensor:
+    """``Shard`` to ``Replicate``: every rank gets the whole tensor.
+
+    Args:
+        tensor: this rank's share.
+        name: the tensor's name in the graph, for errors.
+        shape: shape of the whole tensor.
+        along: the occurrence that is gathered.
+        implementation: ``padded`` (shares padded to the largest), ``grouped`` (one broadcast for each rank with a
+            share) or ``exchange`` (an uneven all-to-all).
+        group: the ranks.
+    """
+    steps = all_gather_steps(tensor, shape=shape, along=along, implementation=implementation, rank=group.rank)
+    return group.run(f'all_gather of "{name}" ({implementation})', steps)
+
+
+def reduce_scatter_steps(
+    tensor: torch.Tensor, *, shape: Sequence[int], along: Along, implementation: Implementation, rank: int
+) -> Steps:
+    """See :func:`reduce_scatter`."""
+    if tensor.numel() == 0:
+        return tensor.new_empty(tuple(shape))
+    outer, inner = along.outer, along.inner
+    row = outer * inner
+    counts = tuple(units * row for units in along.units)
+    chunks = torch.split(tensor.reshape(outer, along.total, inner), list(along.units), dim=1)
+    even = outer == 1 and min(counts) == max(counts)
+    if implementation == "padded":
+        most = max(counts)
+        if even:
+            buffer = tensor.reshape(-1).contiguous()
+        else:
+            buffer = tensor.new_zeros(len(counts), most)
+            for row_of_rank, chunk, count in zip(buffer, chunks, counts, strict=True):
+                row_of_rank[:count].view(chunk.shape).copy_(chunk)
+        flat = yield ReduceScatter(buffer.reshape(-1))
+        return flat[: counts[rank]].reshape(tuple(shape))  # type: ignore[no-any-return]
+    if implementation == "grouped":
+        # Fresh buffers: a reduction writes into those of all ranks.
+        buffers = {
+            destination: chunk.clone(memory_format=torch.contiguous_format)
+            for destination, chunk in enumerate(chunks)
+            if counts[destination]
+        }
+        yield Reduces(tuple(buffers.items()))
+        return (buffers[rank] if rank in buffers else tensor.new_empty(0)).reshape(tuple(shape))
+    if implementation == "exchange":
+        send = tensor.reshape(-1) if outer == 1 else torch.cat([chunk.reshape(-1) for chunk in chunks])
+        flat = yield AllToAll(send.contiguous(), counts, (counts[rank],) * len(counts))
+        return flat.view(len(counts), counts[rank]).sum(0, dtype=tensor.dtype).reshape(tuple(shape))  # type: ignore[no-any-return]
+    raise AssertionError(f"no such reduce-scatter: {implementation}")
+
+
+def reduce_scatter(
+    tensor: torch.Tensor, *, name: str, shape: Sequence[int], along: Along, implementation: Implementation, group: Ranks
+) -> torch.Tensor:
+    """``Partial`` to ``Shard``: every rank gets its share of the sum over the ranks.
+
+    Args:
+        tensor: this rank's summand, of the whole shape.
+        name: the tensor's name in the graph, for errors.
+        shape: shape of this rank's share.
+        along: the occurrence that is scattered.
+        implementation: ``padded`` (shares padded to the largest), ``grouped`` (one reduction for each rank with a
+            share) or ``exchange`` (an uneven all-to-all and a local sum).
+        group: the ranks.
+    """
+    steps = reduce_scatter_steps(tensor, shape=shape, along=along, implementation=implementation, rank=group.rank)
+    return group.run(f'reduce_scatter of "{name}" ({implementation})', steps)
+
+
+def all_to_all_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Along, target: Along, rank: int) -> Steps:
+    """See :func:`all_to_all`."""
+    i, j = source.occurrence, target.occurrence
+    assert i != j, "an all-to-all goes between two occurrences of one tensor"
+    assert source.sizes == target.sizes, "an all-to-all goes between two occurrences of one tensor"
+    if math.prod(source.sizes) == 0:
+        return tensor.new_empty(tuple(shape))
+    first, second = min(i, j), max(i, j)
+    sizes = source.sizes
+    outer, middle, inner = (
+        math.prod(sizes[:first]),
+        math.prod(sizes[first + 1 : second]),
+        math.prod(sizes[second + 1 :]),
+    )
+    # The tensor as [outer, first, middle, second, inner]: dimension 1 and 3 are the two occurrences.
+    source_dim, target_dim = (1, 3) if i < j else (3, 1)
+
+    def view(units_source: int, units_target: int) -> tuple[int, ...]:
+        pair = (units_source, units_target) if i < j else (units_target, units_source)
+        return (outer, pair[0], middle, pair[1], inner)
+
+    row = outer * middle * inner
+    mine = tensor.reshape(view(source.units[rank], target.total))
+    send = torch.cat([part.reshape(-1) for part in torch.split(mine, list(target.units), dim=target_dim)])
+    received = yield AllToAll(
+        send,
+        tuple(source.units[rank] * units * row for units in target.units),
+        tuple(units * target.units[rank] * row for units in source.units),
+    )
+    parts = torch.split(received, [units * target.units[rank] * row for units in source.units])
+    views = [part.view(view(units, target.units[rank])) for part, units in zip(parts, source.units, strict=True)]
+    return torch.cat(views, dim=source_dim).reshape(tuple(shape))
+
+
+def all_to_all(
+    tensor: torch.Tensor, *, name: str, shape: Sequence[int], source: Along, target: Along, group: Ranks
+) -> torch.Tensor:
+    """``Shard`` to ``Shard`` of another occurrence.
+
+    Args:
+        tensor: this rank's share along the source.
+        name: the tensor's name in the graph, for errors.
+        shape: shape of this rank's share along the target.
+        source: the occurrence that becomes whole.
+        target: the occurrence that becomes split.
+        group: the ranks.
+    """
+    steps = all_to_all_steps(tensor, shape=shape, source=source, target=target, rank=group.rank)
+    return group.run(f'all_to_all of "{name}"', steps)
+
+
+def all_reduce_steps(tensor: torch.Tensor, *, rank: int) -> Steps:
+    """See :func:`all_reduce`."""
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    if total.numel():
+        yield AllReduce(total)
+    return total
+
+
+def all_reduce(tensor: torch.Tensor, *, name: str, group: Ranks) -> torch.Tensor:
+    """``Partial`` to ``Replicate``: every rank gets the sum over the ranks."""
+    return group.run(f'all_reduce of "{name}"', all_reduce_steps(tensor, rank=group.rank))
+
+
+def slice_share(tensor: torch.Tensor, *, shape: Sequence[int], along: Along, rank: int) -> torch.Tensor:
+    """``Replicate`` to ``Shard``: this rank's share of a whole tensor, of the given shape. Moves nothing."""
+    if tensor.numel() == 0:
+        return tensor.new_empty(tuple(shape))
+    whole = tensor.reshape(along.outer, along.total, along.inner)
+    return whole.narrow(1, along.offset(rank), along.units[rank]).reshape(tuple(shape)).contiguous()
+
+
+def keep_one(tensor: torch.Tensor, *, rank: int) -> torch.Tensor:
+    """``Replicate`` to ``Partial``: rank 0 keeps the tensor, the others take zeros. Moves nothing."""
+    return tensor if rank == 0 else torch.zeros_like(tensor)
+
+
+def pad(tensor: torch.Tensor, *, shape: Sequence[int], along: Along, rank: int) -> torch.Tensor:
+    """``Shard`` to ``Partial``: the share in its place among zeros, in the whole tensor's shape. Moves nothing."""
+    whole = tensor.new_zeros(tuple(shape))
+    if whole.numel():
+        view = whole.view(along.outer, along.total, along.inner)
+        place = view.narrow(1, along.offset(rank), along.units[rank])
+        place.copy_(tensor.reshape(place.shape))
+    return whole
+
+
+STEPS: dict[Callable[..., Any], Callable[..., Steps]] = {
+    all_gather: all_gather_steps,
+    reduce_scatter: reduce_scatter_steps,
+    all_to_all: all_to_all_steps,
+    all_reduce: all_reduce_steps,
+}
+"""The collectives among the functions that lowered graphs call, with their steps.
+
+The steps take the function's arguments, but for ``name`` and ``group``, and ``rank``.
+"""

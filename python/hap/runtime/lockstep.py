@@ -1,0 +1,148 @@
+"""Runs the lowered graphs of all ranks in one process, in lock-step.
+
+Each rank's graph is interpreted up to its next collective; when all ranks stand at one, the requests of their steps are
+answered in memory, and all go on. These are the very graphs and the very packing that real ranks run; only
+``torch.distributed`` is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from hap.runtime.collectives import (
+    STEPS,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcasts,
+    Reduces,
+    ReduceScatter,
+    Request,
+    Steps,
+)
+
+Run: TypeAlias = Generator[Request, Any, Any]
+
+
+class Here:
+    """Stands for the group in a graph that is interpreted: knows the rank, moves nothing itself."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+
+    def run(self, name: str, steps: Steps) -> torch.Tensor:
+        """Not reached: the interpreter takes the steps of collectives itself."""
+        raise AssertionError(f"{name} was called in a lock-step run")
+
+
+def interpret(module: fx.GraphModule, arguments: Sequence[Any], rank: int) -> Run:
+    """The graph's run on one rank as a generator that yields the requests of its collectives.
+
+    Values are freed after their last use. Returns what the graph returns.
+    """
+    last: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        for used in node.all_input_nodes:
+            last[used] = node
+    values: dict[fx.Node, Any] = {}
+    inputs = iter(arguments)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(inputs)
+            continue
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        if node.op == "output":
+            return args[0]
+        assert node.op == "call_function", f"{node.op} in a lowered graph"
+        if node.target in STEPS:
+            local = {key: value for key, value in kwargs.items() if key not in ("name", "group")}
+            values[node] = yield from STEPS[node.target](*args, **local, rank=rank)
+        else:
+            values[node] = node.target(*args, **kwargs)
+        for used in node.all_input_nodes:
+            if last[used] is node:
+                del values[used]
+    raise AssertionError("a graph without an output")
+
+
+def run(runs: Sequence[Run]) -> list[Any]:
+    """Take all ranks' runs to their ends in lock-step and return their results, by rank.
+
+    Asserts that all ranks ask for the same kind of request at the same time, as collectives need.
+    """
+    results: list[Any] = [None] * len(runs)
+    answers: list[Any] = [None] * len(runs)
+    while True:
+        requests: list[Request] = []
+        ended = 0
+        for rank, steps in enumerate(runs):
+            try:
+                requests.append(steps.send(answers[rank]))
+            except StopIteration as stop:
+                results[rank] = stop.value
+                ended += 1
+        if ended:
+            assert not requests, f"{ended} ranks have ended while {len(requests)} wait in a collective"
+            return results
+        answers = exchange(requests)
+
+
+def exchange(requests: Sequence[Request]) -> list[Any]:
+    """Answer one request of every rank in memory."""
+    kinds = {type(request).__name__ for request in requests}
+    assert len(kinds) == 1, f"ranks stand in different collectives: {sorted(kinds)}"
+    size = len(requests)
+    match requests[0]:
+        case AllGather():
+            whole = torch.cat([request.buffer for request in requests])  # type: ignore[union-attr]
+            return [whole.clone() for _ in requests]
+        case ReduceScatter():
+            total = _sum([request.buffer for request in requests])  # type: ignore[union-attr]
+            return [part.clone() for part in total.chunk(size)]
+        case AllToAll():
+            parts = [torch.split(r.buffer, list(r.send)) for r in requests if isinstance(r, AllToAll)]
+            received = [[parts[source][rank] for source in range(size)] for rank in range(size)]
+            for request, pieces in zip(requests, received, strict=True):
+                assert isinstance(request, AllToAll)
+                assert tuple(piece.numel() for piece in pieces) == request.receive, "sent and awaited sizes differ"
+            return [torch.cat(pieces) for pieces in received]
+        case AllReduce():
+            buffers = [r.buffer for r in requests if isinstance(r, AllReduce)]
+            total = _sum(buffers)
+            for buffer in buffers:
+                buffer.copy_(total)
+        case Broadcasts():
+            for at, source in _matched([r.buffers for r in requests if isinstance(r, Broadcasts)]):
+                for buffer in at:
+                    buffer.copy_(at[source])
+        case Reduces():
+            for at, destination in _matched([r.buffers for r in requests if isinstance(r, Reduces)]):
+                total = _sum(at)
+                for rank, buffer in enumerate(at):
+                    buffer.copy_(total if rank == destination else torch.full_like(buffer, -77))  # spoilt
+    return [None] * size
+
+
+def _matched(
+    buffers: Sequence[tuple[tuple[int, torch.Tensor], ...]],
+) -> list[tuple[list[torch.Tensor], int]]:
+    """For each entry its buffers by rank, and the rank that all name."""
+    matched = []
+    for entries in zip(*buffers, strict=True):
+        roots = {root for root, _ in entries}
+        assert len(roots) == 1, f"ranks name different roots: {sorted(roots)}"
+        matched.append(([buffer for _, buffer in entries], roots.pop()))
+    return matched
+
+
+def _sum(buffers: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = buffers[0].clone()
+    for buffer in buffers[1:]:
+        assert buffer.shape == total.shape, "ranks add buffers of different sizes"
+        total += buffer
+    return total

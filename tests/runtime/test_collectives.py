@@ -1,0 +1,81 @@
+"""Each conversion of each rank against slices of the whole tensor: in memory, and over gloo."""
+
+from __future__ import annotations
+
+import torch
+from conversions import COLLECTIVES, LOCAL, case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launch import Launcher
+
+from hap.runtime import collectives, lockstep
+from hap.runtime.group import Group
+
+SEEDS = st.integers(0, 2**32)
+
+
+def same(result: torch.Tensor, expected: torch.Tensor) -> bool:
+    return result.dtype == expected.dtype and torch.equal(result, expected)
+
+
+@settings(max_examples=200, deadline=None)
+@given(kind=st.sampled_from(COLLECTIVES), ranks=st.integers(1, 5), seed=SEEDS)
+def test_collective_in_memory(kind: str, ranks: int, seed: int) -> None:
+    example = case(kind, ranks, seed)
+    before = [tensor.clone() for tensor in example.inputs]
+    steps = collectives.STEPS[getattr(collectives, kind)]
+    results = lockstep.run([steps(example.inputs[r], **example.arguments[r], rank=r) for r in range(ranks)])
+    for result, expected in zip(results, example.expected, strict=True):
+        assert same(result, expected)
+    for tensor, copy in zip(example.inputs, before, strict=True):
+        assert torch.equal(tensor, copy), "a collective wrote to its input"
+
+
+@settings(max_examples=100, deadline=None)
+@given(kind=st.sampled_from(LOCAL), ranks=st.integers(1, 5), seed=SEEDS)
+def test_local_step(kind: str, ranks: int, seed: int) -> None:
+    example = case(kind, ranks, seed)
+    results = [getattr(collectives, kind)(example.inputs[r], **example.arguments[r]) for r in range(ranks)]
+    if kind == "slice_share":
+        for result, expected in zip(results, example.expected, strict=True):
+            assert same(result, expected)
+            assert result.is_contiguous()
+    else:  # summands of the whole
+        total = results[0].clone()
+        for result in results[1:]:
+            total = total | result if total.dtype == torch.bool else total + result
+        assert same(total, example.expected[0])
+
+
+def _on_rank(rank: int, size: int, seeds: list[int]) -> list[str]:
+    group = Group(torch.distributed.group.WORLD)
+    wrong = []
+    for seed in seeds:
+        kind = COLLECTIVES[seed % len(COLLECTIVES)]
+        example = case(kind, size, seed)
+        result = getattr(collectives, kind)(example.inputs[rank], name="x", group=group, **example.arguments[rank])
+        if not same(result, example.expected[rank]):
+            wrong.append(f"{kind} seed {seed}: {example.arguments[rank]} {result.dtype}")
+    return wrong
+
+
+def _after_a_death(rank: int) -> str:
+    group = Group(torch.distributed.group.WORLD)
+    try:
+        for _ in range(3):
+            collectives.all_reduce(torch.ones(4), name="weights", group=group)
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def test_collectives_over_gloo() -> None:
+    for size in (2, 3):
+        with Launcher(size, timeout=10.0) as launcher:
+            for wrong in launcher.run(_on_rank, size, list(range(60))):
+                assert wrong == []
+            if size == 3:
+                launcher.kill(2)
+                for message in launcher.run(_after_a_death, limit=40.0, ranks=[0, 1]):
+                    assert 'all_reduce of "weights"' in message
+                    assert "ranks 0 to 2" in message
