@@ -1,0 +1,106 @@
+"""How unevenly each axis is split: a successive linear program over real shares, then rounding to whole units.
+
+There is one split class per axis (all tensors and operators of an axis share its split), so shares and splits are
+keyed by the name of the axis. Classes of an axis by segment of the model and by role would be further keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hap.balance.linear_program import DoesNotFitError
+from hap.balance.rounding import Rounded, fractions, largest_remainder, least_maximum, round_shares, rounded
+from hap.balance.stages import Affine, Evaluator, Machine, MemoryParts, Shares, Simulation, Stage, Stages
+from hap.balance.successive import Balanced, successive, without_small_shares
+from hap.program import Splits
+
+__all__ = [
+    "Affine",
+    "Balanced",
+    "DoesNotFitError",
+    "Evaluator",
+    "Machine",
+    "MemoryParts",
+    "Ratios",
+    "Rounded",
+    "Shares",
+    "Simulation",
+    "Stage",
+    "Stages",
+    "balance",
+    "fractions",
+    "largest_remainder",
+    "least_maximum",
+    "round_shares",
+    "rounded",
+    "successive",
+    "without_small_shares",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """What balance found for one program.
+
+    Attributes:
+        splits: units of each axis by device.
+        simulation: the program's step under these splits.
+        rounding_loss: step time lost to rounding, as a fraction of the time at the real shares.
+        weights: prices of the devices for the next synthesis, summing to 1.
+    """
+
+    splits: Splits
+    simulation: Simulation
+    rounding_loss: float
+    weights: tuple[float, ...]
+
+
+def balance(
+    evaluator: Evaluator, sizes: Mapping[str, int], machine: Machine, start: Splits, fixed: Mapping[str, list[int]]
+) -> Ratios:
+    """The best splits of one program: real shares from ``start``, devices left out where that helps, then whole units.
+
+    Never worse than ``start``, nor than splits in proportion to the devices' speeds. Axes in ``fixed`` stay so.
+    """
+    evaluator = _Fixed(evaluator, fixed)
+    free = {axis: size for axis, size in sizes.items() if axis not in fixed}
+    shares = {axis: values for axis, values in fractions(start).items() if axis in free}
+    real = successive(evaluator, shares, machine)
+    real = without_small_shares(evaluator, real, machine)
+    found = rounded(evaluator, real.shares, free, machine, [{axis: start[axis] for axis in free}])
+    shares = fractions(found.splits)
+    loss = evaluator.stages(shares).seconds(shares) / real.seconds - 1.0 if real.seconds > 0.0 else 0.0
+    splits = {axis: list(fixed[axis]) if axis in fixed else found.splits[axis] for axis in sizes}
+    return Ratios(splits, found.simulation, loss, real.weights)
+
+
+class _Fixed:
+    """An evaluator that sees only the axes whose splits are free."""
+
+    def __init__(self, evaluator: Evaluator, fixed: Mapping[str, Sequence[int]]) -> None:
+        self.evaluator = evaluator
+        self.splits = {axis: list(units) for axis, units in fixed.items()}
+        self.shares = fractions(self.splits)
+
+    def stages(self, shares: Shares) -> Stages:
+        """The stages with the terms of fixed axes moved into the constants."""
+        stages = self.evaluator.stages({**shares, **self.shares})
+        if not self.splits:
+            return stages
+        return Stages(
+            tuple(Stage(stage.kind, stage.name, self._free(stage.devices)) for stage in stages.stages),
+            self._free(stages.memory),
+        )
+
+    def _free(self, terms: Sequence[Affine]) -> tuple[Affine, ...]:
+        found = []
+        for device, term in enumerate(terms):
+            fixed = {axis: slope for axis, slope in term.slopes.items() if axis in self.shares}
+            free = {axis: slope for axis, slope in term.slopes.items() if axis not in self.shares}
+            found.append(Affine(Affine(term.constant, fixed).at(self.shares, device), free))
+        return tuple(found)
+
+    def simulate(self, splits: Splits) -> Simulation:
+        """The step under these splits and the fixed ones."""
+        return self.evaluator.simulate({**splits, **self.splits})

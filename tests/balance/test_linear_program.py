@@ -1,0 +1,137 @@
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_program import Toy
+
+from hap.balance import Affine, DoesNotFitError, Stage, Stages
+from hap.balance.linear_program import solve
+
+seconds = st.floats(0.01, 10.0)
+
+
+def even(axes, devices):
+    return {axis: [1.0 / devices] * devices for axis in axes}
+
+
+def grid(devices, steps):
+    """All shares of one axis in multiples of 1 / steps."""
+    for units in itertools.product(range(steps + 1), repeat=devices - 1):
+        if sum(units) <= steps:
+            yield [u / steps for u in units] + [1.0 - sum(units) / steps]
+
+
+@st.composite
+def stages(draw, devices, axes):
+    def term():
+        return Affine(draw(seconds), {axis: draw(seconds) for axis in axes if draw(st.booleans())})
+
+    kinds = st.sampled_from(["compute", "collective"])
+    count = draw(st.integers(1, 4))
+    return Stages(
+        tuple(Stage(draw(kinds), str(i), tuple(term() for _ in range(devices))) for i in range(count)),
+        tuple(Affine(draw(seconds), {axes[0]: draw(seconds)}) for _ in range(devices)),
+    )
+
+
+@pytest.mark.parametrize(("devices", "axes", "steps"), [(2, ("a",), 400), (2, ("a", "b"), 60), (3, ("a",), 60)])
+def test_no_point_of_a_grid_beats_the_linear_program(devices, axes, steps):
+    @settings(max_examples=25, deadline=None)
+    @given(stages(devices, axes), st.floats(2.0, 12.0))
+    def check(program, capacity):
+        limits = [capacity] * devices
+        points = [
+            dict(zip(axes, values, strict=True))
+            for values in itertools.product(*[list(grid(devices, steps))] * len(axes))
+        ]
+        fitting = [point for point in points if program.excess(point, limits) <= 1e-12]
+        try:
+            solution = solve(program, even(axes, devices), limits)
+        except DoesNotFitError as error:
+            excess = error.excess / capacity
+        else:
+            excess = 0.0
+        assert excess <= min(program.excess(point, limits) for point in points) + 1e-6
+        if excess > 0.0:
+            assert not fitting
+            return
+        assert program.excess(solution.shares, limits) <= 1e-6
+        assert solution.seconds == pytest.approx(program.seconds(solution.shares), rel=1e-9)
+        if fitting:
+            best = min(program.seconds(point) for point in fitting)
+            assert solution.seconds <= best * (1 + 1e-7)
+            # The grid's best is near: slopes are at most 10 seconds, four stages.
+            assert solution.seconds >= best - 4 * len(axes) * 10.0 * 2 / steps
+
+    check()
+
+
+def test_pure_computation_is_shared_in_proportion_to_speed():
+    toy = Toy([1.0, 2.0, 5.0], [("batch", 8.0)])
+    solution = solve(toy.stages(even(["batch"], 3)), even(["batch"], 3), [1e9] * 3)
+    assert solution.shares["batch"] == pytest.approx([0.125, 0.25, 0.625])
+    assert solution.seconds == pytest.approx(1.0)
+    assert solution.weights == pytest.approx([0.125, 0.25, 0.625])
+
+
+def test_pure_padded_communication_is_shared_evenly():
+    start = {"hidden": [0.7, 0.2, 0.1]}
+    toy = Toy([1.0, 2.0, 5.0], [], [("padded", "hidden", 3.0)])
+    solution = solve(toy.stages(start), start, [1e9] * 3)
+    assert solution.shares["hidden"] == pytest.approx([1 / 3] * 3)
+
+
+def test_the_weights_give_a_lower_bound_that_is_reached():
+    toy = Toy([1.0, 3.0], [("batch", 4.0), ("batch", 2.0)])
+    solution = solve(toy.stages(even(["batch"], 2)), even(["batch"], 2), [1e9] * 2)
+    for shares in ([0.25, 0.75], [0.9, 0.1], [0.0, 1.0]):
+        priced = sum(w * 6.0 * s / v for w, s, v in zip(solution.weights, shares, toy.speeds, strict=True))
+        assert priced == pytest.approx(solution.seconds)
+
+
+def test_memory_limits_a_fast_device():
+    toy = Toy([1.0, 9.0], [("batch", 1.0)], memory=10.0, activations=(("batch", 100.0),))
+    solution = solve(toy.stages(even(["batch"], 2)), even(["batch"], 2), [1e9, 70.0])
+    assert solution.shares["batch"] == pytest.approx([0.4, 0.6])
+    assert solution.weights == pytest.approx([1.0, 0.0])
+
+
+def test_memory_that_cannot_fit_is_an_error_with_device_and_bytes():
+    toy = Toy([1.0, 1.0], [("batch", 1.0)], memory=80.0, activations=(("batch", 60.0),))
+    with pytest.raises(DoesNotFitError, match=r"device 0 needs 10 B more than the 100 B") as caught:
+        solve(toy.stages(even(["batch"], 2)), even(["batch"], 2), [100.0, 100.0])
+    assert caught.value.device == 0
+    assert caught.value.excess == pytest.approx(10.0)
+    assert caught.value.shares["batch"] == pytest.approx([0.5, 0.5])
+
+
+def test_the_trust_region_bounds_every_share():
+    toy = Toy([1.0, 9.0], [("batch", 1.0)])
+    solution = solve(toy.stages(even(["batch"], 2)), even(["batch"], 2), [1e9] * 2, radius=0.125)
+    assert solution.shares["batch"] == pytest.approx([0.375, 0.625])
+
+
+def test_devices_that_are_left_out_keep_no_share():
+    shares = {"batch": [0.0, 0.5, 0.5]}
+    toy = Toy([1.0, 1.0, 3.0], [("batch", 1.0)])
+    solution = solve(toy.stages(shares), shares, [1e9] * 3, left_out={("batch", 0)})
+    assert solution.shares["batch"] == pytest.approx([0.0, 0.25, 0.75])
+
+
+def test_axes_that_do_not_matter_keep_their_shares():
+    shares = {"batch": [0.5, 0.5], "idle": [0.3, 0.7]}
+    toy = Toy([1.0, 3.0], [("batch", 1.0)])
+    assert solve(toy.stages(shares), shares, [1e9] * 2).shares["idle"] == [0.3, 0.7]
+    nothing = Toy([1.0, 3.0], [])
+    assert solve(nothing.stages(shares), shares, [1e9] * 2).shares == shares
+
+
+def test_equal_devices_get_equal_shares():
+    speeds = [1.0] * 12 + [4.0] * 4
+    toy = Toy(speeds, [("batch", 1.0), ("heads", 2.0)], [("padded", "batch", 0.1)], launch=1e-5)
+    start = even(["batch", "heads"], 16)
+    solution = solve(toy.stages(start), start, [1e9] * 16)
+    for axis in start:
+        assert len(set(solution.shares[axis][:12])) == 1
+        assert len(set(solution.shares[axis][12:])) == 1
