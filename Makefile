@@ -1,0 +1,72 @@
+# `make demo` and `make test` work on a fresh machine with Rust, Python 3.10+ and a C compiler: they build first.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: build demo test test-full lint bench format clean
+
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 python3; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$$python" && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+# The profile that development installs are built with; wheels take `release`.
+PROFILE ?= quick
+# Tests share the processors as processes; a thread pool in each would only get in the way.
+TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest
+
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export CARGO_TERM_QUIET ?= true
+
+build: $(VENV)/.built $(VENV)/.tools
+	@:
+
+# pip before 25.1 cannot read dependency groups.
+$(VENV)/.venv: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "hap needs Python 3.10 or later; install it, or name it: make PYTHON=/path"; exit 1; }
+	@echo "setting up $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/pip install --quiet --group build
+	@touch $@
+
+# maturin installs the project's own dependencies too.
+$(VENV)/.built: $(VENV)/.venv Cargo.toml Cargo.lock $(shell find rust -name '*.rs')
+	@echo "building the extension module and installing what it needs"
+	@$(BIN)/maturin develop --profile $(PROFILE) > $(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; exit 1; }
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.venv
+	@echo "installing what tests and lint need"
+	@$(BIN)/pip install --quiet --group test --group lint
+	@touch $@
+
+demo: $(VENV)/.built
+	@$(BIN)/python examples/demo.py
+
+test: build
+	@$(TEST) -n 2
+
+# Many more random examples in every property test: HAP_TEST_EXAMPLES of each.
+test-full: export HAP_TEST_EXAMPLES ?= 200
+test-full: build
+	@$(TEST) -n 2 --timeout 1800
+
+lint: build
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	cargo clippy --all-targets --features python -- -D warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/stubtest hap._core
+
+format: build
+	cargo fmt
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format --quiet .
+
+bench: build
+	cargo bench
+
+clean:
+	rm -rf $(VENV) target python/hap/*.so
