@@ -1,0 +1,169 @@
+"""What is changed in the joint graph before it becomes a :class:`hap.graph.Graph`."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from hap.errors import TraceError
+from hap.trace.sources import source_of
+
+aten = torch.ops.aten
+hap = torch.ops.hap
+
+_PASS_THROUGH = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.lift.default}
+_ASSERTIONS = {aten._assert_async.msg, aten._assert_async.default, aten._assert_tensor_metadata.default}
+
+
+def clean(graph: Graph) -> Node | None:
+    """Cleans up in place; returns the placeholder for the state of the random numbers if an operator needs one."""
+    rng: Node | None = None
+    if any(_is_random(node) for node in graph.nodes):
+        last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+        with graph.inserting_after(last):
+            rng = graph.placeholder("rng")
+    _drop(graph)
+    if rng is not None:
+        _replace_random(graph, rng)
+    _drop_output_clones(graph)
+    graph.eliminate_dead_code()
+    _simplify_layout(graph)
+    if rng is not None:
+        _number_random(graph)
+    graph.lint()
+    return rng
+
+
+def _drop(graph: Graph) -> None:
+    for node in list(graph.nodes):
+        if node.target in _PASS_THROUGH:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.target in _ASSERTIONS:
+            graph.erase_node(node)
+
+
+def _drop_output_clones(graph: Graph) -> None:
+    """The root module clones differentiable outputs so that they do not alias; here values do not alias anyway."""
+    output = next(node for node in graph.nodes if node.op == "output")
+    for node in output.all_input_nodes:
+        if node.target is aten.clone.default:
+            output.replace_input_with(node, node.args[0])
+
+
+def _simplify_layout(graph: Graph) -> None:
+    """Drops clones that leave the strides as they are, and permutations that undo each other."""
+    for node in list(graph.nodes):
+        if node.target is aten.clone.default:
+            source = node.args[0]
+            if node.meta["val"].stride() == source.meta["val"].stride():
+                node.replace_all_uses_with(source)
+                graph.erase_node(node)
+        elif node.target is aten.permute.default:
+            source, order = node.args
+            if source.target is aten.permute.default:
+                rank = len(order)
+                order = [source.args[1][dim % rank] % rank for dim in order]
+                source = source.args[0]
+                node.args = (source, order)
+            if list(order) == list(range(len(order))):
+                node.replace_all_uses_with(source)
+                graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def _is_random(node: Node) -> bool:
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target in (hap.sdpa.default, hap.sdpa_backward.default):
+        return bool(_argument(node, "p"))
+    return torch.Tag.nondeterministic_seeded in node.target.tags or node.target is aten.native_dropout.default
+
+
+def _argument(node: Node, name: str) -> Any:
+    """An argument of a call, by its name in the schema."""
+    target = node.target
+    assert isinstance(target, torch._ops.OpOverload)
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name == name:
+            if position < len(node.args):
+                return node.args[position]
+            return node.kwargs.get(name, argument.default_value)
+    raise AssertionError(f"{target} has no argument {name}")
+
+
+def _set_argument(node: Node, name: str, value: Any) -> None:
+    target = node.target
+    assert isinstance(target, torch._ops.OpOverload)
+    position = [argument.name for argument in target._schema.arguments].index(name)
+    node.update_arg(position, value)
+
+
+def _replace_random(graph: Graph, rng: Node) -> None:
+    # Numbers that attention does not use; all are replaced afterwards.
+    numbers = itertools.count(-1, -1)
+    for node in list(graph.nodes):
+        if not _is_random(node):
+            continue
+        if node.target in (hap.sdpa.default, hap.sdpa_backward.default):
+            _set_argument(node, "rng", rng)
+        elif node.target is aten.native_dropout.default:
+            _replace_dropout(graph, node, rng, next(numbers))
+        elif node.target in (aten.rand.default, aten.randn.default, aten.bernoulli.p):
+            _replace_fill(graph, node, rng, next(numbers))
+        else:
+            raise TraceError(
+                f"{source_of(node) or 'the module'}: {node.target} draws random numbers in a way that hap cannot repeat "
+                "on every device; expected dropout, torch.rand, torch.randn, torch.bernoulli and what is made of them; "
+                "draw the numbers outside of the module and pass them as an input"
+            )
+
+
+def _inserted(graph: Graph, before: Node, target: Any, args: tuple[Any, ...], meta: Node) -> Node:
+    with graph.inserting_before(before):
+        node = graph.call_function(target, args)
+    node.meta = dict(meta.meta)
+    return node
+
+
+def _replace_dropout(graph: Graph, node: Node, rng: Node, number: int) -> None:
+    """``native_dropout`` and the backward that reads its mask: both draw the mask instead."""
+    x, p = node.args[:2]
+    for result in list(node.users):
+        if result.args[1] == 0:
+            dropped = _inserted(graph, node, hap.dropout.default, (x, rng, p, number), result)
+            result.replace_all_uses_with(dropped)
+        else:
+            for backward in list(result.users):
+                assert backward.target is aten.native_dropout_backward.default, backward.target
+                args = (backward.args[0], rng, p, number)
+                backward.replace_all_uses_with(_inserted(graph, backward, hap.dropout.default, args, backward))
+                graph.erase_node(backward)
+        graph.erase_node(result)
+    graph.erase_node(node)
+
+
+def _replace_fill(graph: Graph, node: Node, rng: Node, number: int) -> None:
+    value = node.meta["val"]
+    size, rest = list(value.shape), (number, value.dtype, value.device)
+    if node.target is aten.bernoulli.p:
+        target, args = hap.bernoulli.default, (rng, size, _argument(node, "p"), *rest)
+    else:
+        target = hap.rand.default if node.target is aten.rand.default else hap.randn.default
+        args = (rng, size, *rest)
+    node.replace_all_uses_with(_inserted(graph, node, target, args, node))
+    graph.erase_node(node)
+
+
+def _number_random(graph: Graph) -> None:
+    """Numbers the random operators in the order of the graph, so that equal modules give equal graphs."""
+    numbers: dict[int, int] = {}
+    for node in graph.nodes:
+        if node.op != "call_function" or getattr(node.target, "namespace", "") != "hap":
+            continue
+        random = _argument(node, "rng") is not None
+        old = _argument(node, "index")
+        _set_argument(node, "index", numbers.setdefault(old, len(numbers)) if random else 0)

@@ -1,0 +1,17 @@
+"""What single libraries need while their modules are captured, one file each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from torch import nn
+
+from hap.trace.compat import distributions, transformers
+
+
+@contextlib.contextmanager
+def compatible(module: nn.Module) -> Iterator[None]:
+    """Within, the libraries that ``module`` uses can be captured; afterwards their settings are as they were."""
+    with distributions.compatible(), transformers.compatible(module):
+        yield

@@ -1,0 +1,69 @@
+"""Rebuilding the module's output from the flat list of its tensors."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from hap.trace.root import remembered_class
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """The structure of a module's output.
+
+    Attributes:
+        kind: ``tensor``: entry ``index`` of the flat list; ``constant``: ``value`` (``None`` also for what is no part of
+            a training step, such as caches); the others: a container of class ``cls``.
+        children: the entries of a container with their keys, field names or positions, in order.
+    """
+
+    kind: Literal["tensor", "constant", "mapping", "sequence", "named_tuple", "dataclass"]
+    index: int = -1
+    value: Any = None
+    cls: type | None = None
+    children: tuple[tuple[Any, OutputSpec], ...] = ()
+
+    def build(self, tensors: Sequence[Tensor | Any]) -> Any:
+        """The module's output with these tensors: what stands at position i of the graph's losses and outputs."""
+        if self.kind == "tensor":
+            return tensors[self.index]
+        if self.kind == "constant":
+            return self.value
+        assert self.cls is not None
+        built = {key: child.build(tensors) for key, child in self.children}
+        if self.kind == "named_tuple":
+            return self.cls(*built.values())
+        if self.kind == "sequence":
+            return self.cls(built.values())
+        if self.kind == "dataclass" or hasattr(self.cls, "__dataclass_fields__"):
+            # transformers' ModelOutput is both a dictionary and a dataclass.
+            return self.cls(**built)
+        return self.cls(built)
+
+    def canonical(self) -> list[Any]:
+        """Plain data that is equal for equal structures."""
+        name = "" if self.cls is None else f"{self.cls.__module__}.{self.cls.__qualname__}"
+        children = [[repr(key), child.canonical()] for key, child in self.children]
+        return [self.kind, self.index, repr(self.value), name, children]
+
+
+def parse(description: str) -> tuple[list[str], list[int], OutputSpec]:
+    """Reads what :class:`hap.trace.root.Root` wrote: paths of the tensors, which are losses, and the structure."""
+    paths, losses, structure = ast.literal_eval(description)
+    return paths, losses, _spec(structure)
+
+
+def _spec(item: tuple[Any, ...]) -> OutputSpec:
+    if item[0] == "tensor":
+        return OutputSpec("tensor", index=item[1])
+    if item[0] == "constant":
+        return OutputSpec("constant", value=item[1])
+    if item[0] == "float":
+        return OutputSpec("constant", value=float(item[1]))
+    kind, number, children = item
+    return OutputSpec(kind, cls=remembered_class(number), children=tuple((k, _spec(child)) for k, child in children))

@@ -1,0 +1,98 @@
+"""The module that is captured in place of the user's: its inputs and outputs are flat lists of tensors.
+
+Dynamo captures flat lists of tensors from more modules than structures of the user's own classes. What the structure was
+comes out as a string constant (see :mod:`hap.trace.outputs`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+TENSOR = object()
+"""Stands for a tensor among the flat example inputs."""
+
+_CLASSES: list[type] = []
+
+
+@torch._dynamo.assume_constant_result
+def _class_number(cls: type) -> int:
+    """Remembers a class; its number can stand in the string that describes the structure."""
+    if cls not in _CLASSES:
+        _CLASSES.append(cls)
+    return _CLASSES.index(cls)
+
+
+def remembered_class(number: int) -> type:
+    """The class that a capture met under this number."""
+    return _CLASSES[number]
+
+
+def _describe(value: Any, path: str, found: list[tuple[str, Tensor]]) -> str:
+    """Appends the tensors inside ``value`` with their paths to ``found``; returns the structure as a Python literal."""
+    if isinstance(value, torch.Tensor):
+        found.append((path, value))
+        return f"('tensor', {len(found) - 1})"
+    if type(value) is float:
+        # Not as a literal: there is none for NaN and the infinities.
+        return f"('float', '{value!r}')"
+    if value is None or type(value) in (bool, int, str):
+        return f"('constant', {value!r})"
+    prefix = path + "." if path else ""
+    if isinstance(value, dict):
+        kind = "mapping"
+        parts = [f"({k!r}, {_describe(v, prefix + str(k), found)})" for k, v in value.items()]
+    elif isinstance(value, (list, tuple)):
+        kind = "named_tuple" if hasattr(value, "_fields") else "sequence"
+        parts = [f"({i}, {_describe(v, prefix + str(i), found)})" for i, v in enumerate(value)]
+    elif dataclasses.is_dataclass(value):
+        kind = "dataclass"
+        parts = [
+            f"({field.name!r}, {_describe(getattr(value, field.name), prefix + field.name, found)})"
+            for field in dataclasses.fields(value)
+        ]
+    else:
+        # Caches and the like are no part of a training step.
+        return "('constant', None)"
+    return f"('{kind}', {_class_number(type(value))}, [{', '.join(parts)}])"
+
+
+class Root(nn.Module):
+    """Calls ``module`` on flat tensors; returns its output tensors and a string: paths, roles and structure.
+
+    Where there is a loss (``.loss``, else the differentiable scalars), other outputs are detached: else the logits would
+    get a tangent and an addition to their whole gradient. Where there are several differentiable outputs each is cloned:
+    outputs that alias each other would share one tangent.
+    """
+
+    def __init__(self, module: nn.Module, structure: pytree.TreeSpec, flat: Sequence[Any]) -> None:
+        super().__init__()
+        self.module = module
+        self.structure = structure
+        self.flat = list(flat)
+        # Not train(): that would be recursive, and change submodules that the user has frozen.
+        self.training = module.training
+
+    def forward(self, *tensors: Tensor) -> tuple[list[Tensor], str]:
+        """The flat output tensors, and ``repr`` of ``(paths, whether differentiable, structure)``."""
+        rest = iter(tensors)
+        args, kwargs = pytree.tree_unflatten([next(rest) if x is TENSOR else x for x in self.flat], self.structure)
+        found: list[tuple[str, Tensor]] = []
+        structure = _describe(self.module(*args, **kwargs), "", found)
+        differentiable = [i for i, (_, x) in enumerate(found) if x.requires_grad]
+        losses = [i for i in differentiable if found[i][0] == "loss"]
+        if not losses:
+            losses = [i for i in differentiable if found[i][1].dim() == 0]
+        kept = losses if losses else differentiable
+        outputs = []
+        for i, (_, x) in enumerate(found):
+            if i in kept:
+                outputs.append(x.clone() if len(kept) > 1 else x)
+            else:
+                outputs.append(x.detach() if x.requires_grad else x)
+        return outputs, f"({[path for path, _ in found]!r}, {kept!r}, {structure})"

@@ -1,0 +1,39 @@
+"""The route from a module to its graph, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hap.errors import TraceError
+from hap.graph import Graph
+from hap.trace.build import Signature, build
+from hap.trace.capture import capture
+from hap.trace.cleanup import clean
+from hap.trace.compat import compatible
+from hap.trace.fakes import tracing_device, twinned
+from hap.trace.inputs import flatten_inputs
+from hap.trace.root import TENSOR, Root
+
+
+def trace_module(module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapping[str, Any] | None) -> Graph:
+    """See :func:`hap.trace`."""
+    if not isinstance(module, nn.Module):
+        raise TraceError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    if not isinstance(example_inputs, (tuple, list)):
+        raise TraceError(f"example_inputs: expected a tuple of arguments, got {type(example_inputs).__name__}")
+    flat, names, structure = flatten_inputs(example_inputs, example_kwargs)
+    is_tensor = [isinstance(value, torch.Tensor) for value in flat]
+    tensors = [value for value in flat if isinstance(value, torch.Tensor)]
+    tensor_names = [name for name, one in zip(names, is_tensor, strict=True) if one]
+    signature = Signature.of(module, tensor_names, tensors)
+    device = tracing_device([*(x for _, x in signature.parameters), *(x for _, x in signature.buffers), *tensors])
+    with twinned(module, device) as twins, compatible(module):
+        fakes = [twins.input(x, name) for x, name in zip(tensors, tensor_names, strict=True)]
+        root = Root(module, structure, [TENSOR if isinstance(x, torch.Tensor) else x for x in flat])
+        joint = capture(root, fakes)
+    rng = clean(joint.graph)
+    return build(joint, signature, rng)

@@ -1,0 +1,46 @@
+"""Where an operator comes from: the user's source line and the path of the user's module."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Iterable
+
+import torch
+from torch.fx import Node
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_HAP = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+)(?:, in .*)?\n(?:    (?P<code>.*)\n?)?', re.MULTILINE)
+_INDEX = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")
+
+
+def _chosen(frames: Iterable[tuple[str, int, str]]) -> str:
+    """The innermost frame of the user's own, else (all of it is PyTorch's, as in ``nn.Sequential``) the innermost."""
+    frames = [frame for frame in frames if not frame[0].startswith(_HAP)]
+    own = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    for file, line, code in reversed(own or frames):
+        return f"{os.path.basename(file)}:{line}: {code.strip()}"
+    return ""
+
+
+def source_of_stack(stack: traceback.StackSummary | None) -> str:
+    """``model.py:12: x = self.fc(x)`` from frames; empty if there are none."""
+    return _chosen((frame.filename, frame.lineno or 0, frame.line or "") for frame in stack or ())
+
+
+def source_of(node: Node) -> str:
+    """``model.py:12: x = self.fc(x)``; empty where nothing is known."""
+    text = node.meta.get("stack_trace") or ""
+    return _chosen((m["file"], int(m["line"]), m["code"] or "") for m in _FRAME.finditer(text))
+
+
+def module_of(node: Node) -> str:
+    """Path of the user's module, ``transformer.h.0.attn``; empty at the root or where nothing is known."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path = list(stack.values())[-1][0]
+    parts = [part for part in _INDEX.sub(r".\1", path).split(".") if part and part not in ("L", "self", "_modules")]
+    return ".".join(parts[1:] if parts[:1] == ["module"] else parts)
