@@ -2,5 +2,6 @@
 
 from hap import errors
 from hap.cluster import Cluster, Device, Link
+from hap.trace import trace
 
-__all__ = ["Cluster", "Device", "Link", "errors"]
+__all__ = ["Cluster", "Device", "Link", "errors", "trace"]

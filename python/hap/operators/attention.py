@@ -214,9 +214,7 @@ def _flops(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> int:
 
 
 @register_flop_formula(torch.ops.hap.sdpa)  # type: ignore[untyped-decorator]
-def _sdpa_flops(
-    q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, out_shape: Any = None, **__: Any
-) -> int:
+def _sdpa_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
     return _flops(q, k, v)
 
 

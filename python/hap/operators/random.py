@@ -138,10 +138,18 @@ def _fill_fake(rng: Tensor, size: Sequence[int], *rest: Any) -> Tensor:
     return torch.empty(size, dtype=dtype, device=device)
 
 
-define(f"dropout(Tensor x, Tensor rng, float p, int index, {WINDOW}) -> Tensor", _dropout, lambda x, *_: torch.empty_like(x))
+define(
+    f"dropout(Tensor x, Tensor rng, float p, int index, {WINDOW}) -> Tensor",
+    _dropout,
+    lambda x, *_: torch.empty_like(x),
+)
 torch.library.register_autograd("hap::dropout", _dropout_backward, setup_context=_dropout_setup, lib=library)
-define(f"rand(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor", _rand, _fill_fake)
-define(f"randn(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor", _randn, _fill_fake)
+define(
+    f"rand(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor", _rand, _fill_fake
+)
+define(
+    f"randn(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor", _randn, _fill_fake
+)
 define(
     f"bernoulli(Tensor rng, int[] size, float p, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor",
     _bernoulli,

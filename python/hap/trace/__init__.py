@@ -18,9 +18,7 @@ from hap.trace.fingerprint import canonical, fingerprint
 __all__ = ["canonical", "fingerprint", "trace"]
 
 
-def trace(
-    module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapping[str, Any] | None = None
-) -> Graph:
+def trace(module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapping[str, Any] | None = None) -> Graph:
     """The joint forward and backward graph of one training step of ``module``.
 
     The module is traced as it is: its training flags, the surrounding autocast, frozen and tied parameters; it may be on

@@ -109,11 +109,15 @@ def _var_mean(
     return var, mean
 
 
-def _var(x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+def _var(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
     return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
-def _std(x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+def _std(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
     return aten.sqrt(_var(x, dim, correction=correction, keepdim=keepdim))
 
 
@@ -131,7 +135,9 @@ def _empty(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: A
     return aten.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
 
 
-def _empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+def _empty_strided(
+    size: Sequence[int], stride: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any
+) -> Tensor:
     return _empty(size, dtype=dtype, device=device)
 
 

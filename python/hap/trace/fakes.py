@@ -129,5 +129,3 @@ def tracing_device(tensors: Sequence[Tensor]) -> torch.device:
     if accelerator is not None and torch.is_autocast_enabled(accelerator.type):
         return torch.device(accelerator.type, 0)
     return torch.device("cpu")
-
-
