@@ -1,0 +1,182 @@
+"""One graph on one cluster in the Rust core: synthesis, simulation and stages with Python's types."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from hap.balance import Machine, Shares, Simulation, Stages
+from hap.cluster import Cluster, Device
+from hap.errors import PlanError
+from hap.program import Program, Splits
+
+_log = logging.getLogger("hap")
+
+
+class CoreGraph(Protocol):
+    """``hap._core.Graph``: everything is JSON."""
+
+    def synthesise(self, cluster: str, request: str) -> str:
+        """The cheapest program."""
+
+    def simulate(self, cluster: str, program: str, splits: str, options: str) -> str:
+        """One step."""
+
+    def stages(self, cluster: str, program: str, shares: str) -> str:
+        """The data of the linear program."""
+
+
+class Prices(msgspec.Struct, frozen=True):
+    """The synthesiser's objective: ``theta * sum of weights * compute + (1 - theta * overlap) * communication``."""
+
+    weights: tuple[float, ...]
+    theta: float = 1.0
+
+
+class Constraints(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program may use.
+
+    Attributes:
+        forbidden_axes: axes that nothing is sharded along.
+        allowed_axes: the only axes that anything is sharded along; ``None`` for all.
+        placements: by name of a tensor, the placements that it may be stored or produced in.
+        require_axis: operators that can share their work along this axis must.
+    """
+
+    forbidden_axes: tuple[str, ...] = ()
+    allowed_axes: tuple[str, ...] | None = None
+    placements: dict[str, tuple[str, ...]] = {}
+    require_axis: str | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Limits of one synthesis; under them the program may not be proven optimal, and its gap says so."""
+
+    table_entries: int | None = None
+    work: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """A program from the synthesiser.
+
+    Attributes:
+        program: the program as JSON, the form that the core reads.
+        cost: its priced cost in seconds.
+        bound: a lower bound of that cost over all programs.
+        search_gap: ``cost / bound - 1``; 0.0 when proven minimal.
+        seconds: wall time of the synthesis, from JSON to JSON.
+    """
+
+    program: str
+    cost: float
+    bound: float
+    search_gap: float
+    seconds: float
+
+
+class _Reply(msgspec.Struct):
+    program: msgspec.Raw
+    cost: float
+    bound: float
+    search_gap: float
+
+
+class Engine:
+    """Calls of the core for one graph and one cluster. Remembers what it has simulated."""
+
+    def __init__(
+        self, graph: CoreGraph, cluster: Cluster, *, optimiser_tensors: int = 2, limits: Limits | None = None
+    ) -> None:
+        self.graph = graph
+        self.cluster = cluster
+        self.machine = machine(cluster)
+        self.last_synthesis_time: float | None = None
+        self._cluster = cluster.to_json()
+        self._limits = limits or Limits()
+        self._options = msgspec.json.encode({"optimiser_tensors": optimiser_tensors, "timeline": False}).decode()
+        self._simulations: dict[tuple[str, str], Simulation] = {}
+
+    def synthesise(self, splits: Splits, prices: Prices, constraints: Constraints) -> Synthesis:
+        """The cheapest program under these splits and prices.
+
+        Raises:
+            PlanError: no program satisfies the constraints.
+        """
+        request = {"splits": splits, "prices": prices, "constraints": constraints, "random": None}
+        limits = msgspec.to_builtins(self._limits)
+        if limits:
+            request["limits"] = limits
+        started = time.perf_counter()
+        try:
+            text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode())
+        except ValueError as error:
+            raise PlanError(f"no program: {error}") from error
+        reply = msgspec.json.decode(text, type=_Reply)
+        seconds = time.perf_counter() - started
+        self.last_synthesis_time = seconds
+        _log.debug("synthesis: cost %.6g s, bound %.6g s, took %.3f s", reply.cost, reply.bound, seconds)
+        return Synthesis(bytes(reply.program).decode(), reply.cost, reply.bound, reply.search_gap, seconds)
+
+    def simulate(self, program: str, splits: Splits) -> Simulation:
+        """One step of a program under whole units."""
+        text = msgspec.json.encode(splits).decode()
+        found = self._simulations.get((program, text))
+        if found is None:
+            reply = self.graph.simulate(self._cluster, program, text, self._options)
+            found = self._simulations[program, text] = msgspec.json.decode(reply, type=Simulation)
+        return found
+
+    def evaluator(self, program: str) -> ProgramEvaluator:
+        """What balance needs to know of a program."""
+        return ProgramEvaluator(self, program)
+
+    def stages(self, program: str, shares: Shares) -> Stages:
+        """The program's stages linearised at these shares."""
+        reply = self.graph.stages(self._cluster, program, msgspec.json.encode(shares).decode())
+        return msgspec.json.decode(reply, type=Stages)
+
+
+class ProgramEvaluator:
+    """A :class:`hap.balance.Evaluator` of one program."""
+
+    def __init__(self, engine: Engine, program: str) -> None:
+        self._engine = engine
+        self._program = program
+
+    def stages(self, shares: Shares) -> Stages:
+        """The program's stages, linearised at these shares."""
+        return self._engine.stages(self._program, shares)
+
+    def simulate(self, splits: Splits) -> Simulation:
+        """The program's step under these splits."""
+        return self._engine.simulate(self._program, splits)
+
+
+def machine(cluster: Cluster) -> Machine:
+    """The devices' memory, relative speed, and which of them are equal.
+
+    Speed is the FLOP/s of float32 or, if there is no such entry, the default; balance starts from it, the stages say
+    what is true of each operator.
+    """
+    devices = cluster.devices
+    figures = [_figures(device) for device in devices]
+    return Machine(
+        capacity=tuple(device.memory for device in devices),
+        speeds=tuple(device.flops.get("float32", device.flops["default"]) for device in devices),
+        kinds=tuple(figures.index(figure) for figure in figures),
+    )
+
+
+def _figures(device: Device) -> tuple[object, ...]:
+    return (device.flops, device.memory_bandwidth, device.memory, device.launch_overhead)
+
+
+def parse_program(text: str) -> Program:
+    """The program that the core wrote."""
+    return msgspec.json.decode(text, type=Program)

@@ -1,0 +1,74 @@
+"""Plans for memory that is scarce: parameters stored in shards, the largest first, until the simulated peak fits."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import msgspec
+
+from hap.balance import balance
+from hap.errors import PlanError
+from hap.planning.baselines import shards
+from hap.planning.engine import Prices
+from hap.planning.problem import Candidate, Problem, candidate, first_prices
+from hap.units import bytes_text
+
+
+def shard_at_rest(problem: Problem, best: Candidate) -> Candidate:
+    """The fastest plan found that fits, or the one that overruns memory least.
+
+    The more parameters are stored in shards, the less memory and the more gathering: bisection finds how many of the
+    largest it takes.
+    """
+    capacity = problem.engine.machine.capacity
+    sizes = problem.parameters
+    names = [name for name, axes in sizes.items() if axes > 0 and name not in problem.constraints.placements]
+    too_few, count = 0, len(names)
+    while too_few < count:
+        # All of them first: if that does not fit, fewer do not.
+        found = _with_sharded(problem, names[:count], best)
+        if found is not None and found.better_than(best, capacity):
+            best = found
+        if found is not None and found.simulation.excess(capacity) == 0.0:
+            enough = count
+        elif count == len(names):
+            return best
+        else:
+            too_few = count
+        if enough - too_few <= 1:
+            return best
+        count = (too_few + enough) // 2
+    return best
+
+
+def _with_sharded(problem: Problem, names: list[str], start: Candidate) -> Candidate | None:
+    """The best plan from these splits with these parameters stored in shards; ``None`` where there is no program."""
+    engine = problem.engine
+    placements = {**problem.constraints.placements, **{name: shards(problem.parameters[name]) for name in names}}
+    constraints = msgspec.structs.replace(problem.constraints, placements=placements)
+    weights = start.weights or first_prices(problem, start.splits).weights
+    try:
+        synthesis = engine.synthesise(start.splits, Prices(weights), constraints)
+    except PlanError:
+        return None
+    made = candidate(problem, synthesis, start.splits)
+    ratios = balance(engine.evaluator(made.program), problem.sizes, engine.machine, made.splits, problem.fixed)
+    return Candidate(
+        made.program, ratios.splits, ratios.simulation, made.search_gap, ratios.rounding_loss, ratios.weights
+    )
+
+
+def report_excess(problem: Problem, best: Candidate) -> NoReturn:
+    """Raises ``PlanError``: by how much the best plan exceeds memory, on which device, and what the memory holds."""
+    capacity = problem.engine.machine.capacity
+    memory = best.simulation.memory
+    device = max(range(len(memory)), key=lambda rank: (memory[rank] / capacity[rank], -rank))
+    name = problem.engine.cluster.devices[device].name
+    text = (
+        f"no plan fits memory: the one that comes nearest needs {bytes_text(memory[device])} on device {device} "
+        f"({name}), {bytes_text(memory[device] - capacity[device])} more than its {bytes_text(capacity[device])}"
+    )
+    if best.simulation.memory_parts:
+        parts = msgspec.structs.asdict(best.simulation.memory_parts[device])
+        text += f"; it holds {', '.join(f'{bytes_text(size)} of {part}' for part, size in parts.items())}"
+    raise PlanError(f"{text}. Use more or larger devices, or a smaller batch")

@@ -1,0 +1,141 @@
+"""The search for a plan: synthesis and balance alternate from several starts; the best pair ever seen is kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hap.balance import balance
+from hap.planning.baselines import Baseline, baselines
+from hap.planning.engine import Prices
+from hap.planning.memory import report_excess, shard_at_rest
+from hap.planning.prices import ascend, loads
+from hap.planning.problem import Candidate, Problem, candidate, first_prices
+from hap.planning.progress import Progress
+from hap.program import Splits
+
+_log = logging.getLogger("hap")
+
+# Rounds of synthesis and balance from one start.
+ROUNDS = 4
+# A round must gain this fraction for another one to follow.
+WORTH_A_ROUND = 1e-3
+# Syntheses under the final splits that raise the lower bound, at most.
+BOUND_STEPS = 6
+# Steps without a better bound that end them.
+BOUND_PATIENCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best program and splits, the best lower bound under these splits, and the baselines."""
+
+    best: Candidate
+    bound: float
+    baselines: list[Baseline]
+
+
+def search(problem: Problem, progress: Progress) -> Found:
+    """The best plan that the starts lead to, never slower than a baseline that fits.
+
+    Raises:
+        PlanError: no program satisfies the constraints, or none fits the devices' memory.
+    """
+    capacity = problem.engine.machine.capacity
+    progress.update("baselines")
+    known = baselines(problem)
+    best: Candidate | None = None
+    starts = _distinct([problem.proportional, problem.even])
+    for number, start in enumerate(starts):
+        progress.update(f"start {number + 1} of {len(starts)}")
+        best = _alternate(problem, start, best)
+    assert best is not None, "every start gives a candidate"
+    if best.simulation.excess(capacity) > 0.0:
+        progress.update("memory")
+        best = shard_at_rest(problem, best)
+    for baseline in known:
+        if baseline.candidate is not None and baseline.candidate.better_than(best, capacity):
+            _log.info("baseline %s beats the search so far; balancing it", baseline.name)
+            best = _balanced(problem, baseline.candidate)
+    if best.simulation.excess(capacity) > 0.0:
+        report_excess(problem, best)
+    progress.update("lower bound")
+    best, bound = _raise_bound(problem, best)
+    return Found(best, bound, known)
+
+
+def _distinct(starts: Sequence[Splits]) -> list[Splits]:
+    return [splits for number, splits in enumerate(starts) if splits not in starts[:number]]
+
+
+def _alternate(problem: Problem, start: Splits, best: Candidate | None) -> Candidate:
+    """Synthesis under the splits, balance of the program, and again with the duals as prices."""
+    capacity = problem.engine.machine.capacity
+    splits, weights = start, first_prices(problem, start).weights
+    previous: Candidate | None = None
+    for _ in range(ROUNDS):
+        made: Candidate | None = None
+        for theta in _thetas(problem):
+            synthesis = problem.engine.synthesise(splits, Prices(weights, theta), problem.constraints)
+            found = candidate(problem, synthesis, splits)
+            if found.better_than(made, capacity):
+                made = found
+        assert made is not None
+        balanced = _balanced(problem, made)
+        if balanced.better_than(best, capacity):
+            best = balanced
+        if previous is not None and not _worth_it(balanced, previous, capacity):
+            break
+        assert balanced.weights is not None
+        previous, splits, weights = balanced, balanced.splits, balanced.weights
+    assert best is not None
+    return best
+
+
+def _thetas(problem: Problem) -> tuple[float, ...]:
+    """Without overlap the whole of the computation and the whole of the communication count: 1 is best."""
+    return (1.0,) if problem.engine.cluster.overlap == 0.0 else (1.0, 0.5)
+
+
+def _worth_it(found: Candidate, previous: Candidate, capacity: Sequence[float]) -> bool:
+    if found.simulation.excess(capacity) < previous.simulation.excess(capacity) - 1e-9:
+        return True
+    return found.simulation.seconds < previous.simulation.seconds * (1.0 - WORTH_A_ROUND)
+
+
+def _balanced(problem: Problem, made: Candidate) -> Candidate:
+    """The program with its best splits."""
+    engine = problem.engine
+    ratios = balance(engine.evaluator(made.program), problem.sizes, engine.machine, made.splits, problem.fixed)
+    return replace(
+        made,
+        splits=ratios.splits,
+        simulation=ratios.simulation,
+        rounding_loss=ratios.rounding_loss,
+        weights=ratios.weights,
+    )
+
+
+def _raise_bound(problem: Problem, best: Candidate) -> tuple[Candidate, float]:
+    """Syntheses under the final splits with several prices: the best bound, and any better program that they give.
+
+    Only bounds under the splits of the returned program count, so the splits stay as they are here.
+    """
+    engine = problem.engine
+    capacity, overlap = engine.machine.capacity, engine.cluster.overlap
+    splits = best.splits
+    prices = Prices(best.weights or first_prices(problem, splits).weights, _thetas(problem)[-1])
+    bound, patience = 0.0, BOUND_PATIENCE
+    for step in range(BOUND_STEPS):
+        synthesis = engine.synthesise(splits, prices, problem.constraints)
+        found = candidate(problem, synthesis, splits)
+        if found.better_than(best, capacity):
+            best = replace(found, rounding_loss=best.rounding_loss, weights=best.weights)
+        patience = BOUND_PATIENCE if synthesis.bound > bound * 1.001 else patience - 1
+        bound = max(bound, synthesis.bound)
+        if patience == 0 or best.simulation.seconds <= bound * (1.0 + 1e-6):
+            break
+        prices = ascend(prices, loads(found.simulation, overlap), overlap, step)
+    assert bound <= best.simulation.seconds * (1.0 + 1e-6), "the bound must be below the simulated time"
+    return best, bound

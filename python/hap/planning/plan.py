@@ -1,0 +1,223 @@
+"""A plan: what :func:`hap.plan` returns, runs are made from, and files hold (``hap-plan-1``)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from hap.balance import MemoryParts
+from hap.cluster import Cluster
+from hap.errors import HapError, PlanError
+from hap.placement import parse
+from hap.program import Compute, Convert, Program, Splits
+
+FORMAT: Final = "hap-plan-1"
+
+
+class Fingerprints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a plan was made for and by: hashes of the graph and of the cluster, versions of hap and torch."""
+
+    graph: str
+    cluster: str
+    hap: str
+    torch: str
+
+
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A group of devices that runs one program on its part of the graph.
+
+    Attributes:
+        devices: ranks of the group, in the order that the splits follow.
+        part: the part of the graph; there is one today.
+        program: what each of them runs.
+        splits: units of each axis by device.
+    """
+
+    devices: tuple[int, ...]
+    part: Literal["all"]
+    program: Program
+    splits: Splits
+
+
+class Replica(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A copy of the model, as a pipeline of stages, and its number of micro-batches."""
+
+    micro_batches: int
+    stages: tuple[Stage, ...]
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """How to train one module on one cluster: a distributed program, its splits, and what is predicted of them.
+
+    ``print(plan)`` shows the program, one instruction a line. A plan is plain data: :meth:`save` writes JSON,
+    :meth:`load` checks every field.
+
+    Attributes:
+        format: always ``hap-plan-1``.
+        description: the cluster, as in a cluster file; see :attr:`cluster`.
+        fingerprints: what the plan was made for.
+        axes: the model's axes and their sizes.
+        replicas: copies of the model; there is one, of one stage, today.
+        optimiser_tensors: tensors of optimiser state per parameter that the memory was predicted with.
+        predicted_time: seconds per step.
+        predicted_memory: peak bytes of each device.
+        memory_parts: what that memory consists of, by device.
+        search_gap: of the synthesiser's own objective over its proven bound, as a fraction; 0.0 when proven minimal.
+        lower_bound: seconds that no program takes less than under these splits, as far as proven.
+        optimality_gap: ``predicted_time / lower_bound - 1``.
+        rounding_loss: step time lost by splitting in whole units, as a fraction, as far as the linear program knows.
+        baselines: seconds per step of well-known strategies; ``None`` where one does not fit or cannot be expressed.
+        synthesis_time: seconds of the last synthesis; not stored in files, ``None`` after loading.
+    """
+
+    format: Literal["hap-plan-1"]
+    description: dict[str, Any] = msgspec.field(name="cluster")
+    fingerprints: Fingerprints
+    axes: dict[str, int]
+    replicas: tuple[Replica, ...]
+    optimiser_tensors: int
+    predicted_time: float
+    predicted_memory: tuple[int, ...]
+    memory_parts: tuple[MemoryParts, ...]
+    search_gap: float
+    lower_bound: float
+    optimality_gap: float
+    rounding_loss: float
+    baselines: dict[str, float | None]
+    synthesis_time: float | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices and links that the plan is for."""
+        return Cluster.from_json(msgspec.json.encode(self.description), source="plan: cluster")
+
+    @property
+    def stage(self) -> Stage:
+        """The only stage of the only replica. Raises ``PlanError`` where there are more."""
+        if len(self.replicas) != 1 or len(self.replicas[0].stages) != 1:
+            raise PlanError("the plan has several replicas or stages; look at plan.replicas")
+        return self.replicas[0].stages[0]
+
+    @property
+    def program(self) -> Program:
+        """The program that every device runs."""
+        return self.stage.program
+
+    @property
+    def splits(self) -> Splits:
+        """Units of each axis by device."""
+        return self.stage.splits
+
+    def __str__(self) -> str:
+        from hap.planning.text import plan_text
+
+        return plan_text(self)
+
+    def to_json(self) -> str:
+        """The plan as ``hap-plan-1``; equal plans give equal text."""
+        return msgspec.json.encode(msgspec.structs.replace(self, synthesis_time=None)).decode() + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, source: str = "plan") -> Plan:
+        """The plan that :meth:`to_json` wrote; ``source`` names it in errors.
+
+        Raises:
+            PlanError: names the field, what was expected there and what was found.
+        """
+        try:
+            _check_format(msgspec.json.decode(text))
+            plan = msgspec.json.decode(text, type=cls)
+            _check(plan)
+        except (msgspec.MsgspecError, HapError) as error:
+            raise PlanError(f"{source}: {error}") from error
+        return msgspec.structs.replace(plan, synthesis_time=None)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan to a file."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Reads a plan from a file.
+
+        Raises:
+            PlanError: the file cannot be read, or is no valid plan; names the file and the field.
+        """
+        name = f"plan file {os.fspath(path)}"
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise PlanError(f"{name}: {error.strerror or error}") from error
+        return cls.from_json(text, source=name)
+
+
+def _check_format(content: object) -> None:
+    """A file of another format or version should be called that, not a plan with odd fields."""
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise PlanError(f'format: expected "{FORMAT}", got {found!r}; is this a plan, of this version of hap?')
+
+
+def _check(plan: Plan) -> None:
+    """What types alone do not say. Raises ``HapError``."""
+    count = len(plan.cluster.devices)
+    for axis, size in plan.axes.items():
+        if size < 1:
+            raise PlanError(f"axes.{axis}: expected a size of at least 1, got {size}")
+    for field in ("predicted_memory", "memory_parts"):
+        if len(getattr(plan, field)) != count:
+            raise PlanError(f"{field}: expected one entry per device ({count}), got {len(getattr(plan, field))}")
+    times = {"predicted_time": plan.predicted_time, "lower_bound": plan.lower_bound, "search_gap": plan.search_gap}
+    times |= {f"baselines.{name}": seconds for name, seconds in plan.baselines.items() if seconds is not None}
+    for field, value in times.items():
+        if value < 0.0:
+            raise PlanError(f"{field}: expected a number of at least 0, got {value}")
+    if not plan.replicas:
+        raise PlanError("replicas: expected at least one, got none")
+    for number, replica in enumerate(plan.replicas):
+        path = f"replicas[{number}]"
+        if replica.micro_batches < 1:
+            raise PlanError(f"{path}.micro_batches: expected at least 1, got {replica.micro_batches}")
+        if not replica.stages:
+            raise PlanError(f"{path}.stages: expected at least one, got none")
+        for position, stage in enumerate(replica.stages):
+            _check_stage(stage, plan.axes, count, f"{path}.stages[{position}]")
+
+
+def _check_stage(stage: Stage, axes: dict[str, int], count: int, path: str) -> None:
+    devices = stage.devices
+    if not devices or len(set(devices)) != len(devices) or not all(0 <= device < count for device in devices):
+        raise PlanError(f"{path}.devices: expected different ranks below {count}, got {list(devices)}")
+    if set(stage.splits) != set(axes):
+        odd = sorted(set(stage.splits) ^ set(axes))
+        raise PlanError(f"{path}.splits: expected the axes of the plan; {', '.join(odd)} is in one of them only")
+    for axis, units in stage.splits.items():
+        if len(units) != len(devices) or min(units) < 0 or sum(units) != axes[axis]:
+            raise PlanError(
+                f"{path}.splits.{axis}: expected {len(devices)} numbers of units that sum to {axes[axis]}, got {units}"
+            )
+    for number, instruction in enumerate(stage.program.instructions):
+        try:
+            _check_instruction(instruction, axes)
+        except ValueError as error:
+            raise PlanError(f"{path}.program.instructions[{number}]: {error}") from error
+
+
+def _check_instruction(instruction: Any, axes: dict[str, int]) -> None:
+    if isinstance(instruction, Compute):
+        placements = [placement for _, placement in (*instruction.inputs, *instruction.outputs)]
+    elif isinstance(instruction, Convert):
+        placements = [instruction.source, instruction.target]
+    else:
+        placements = [instruction.placement]
+    for placement in placements:
+        if not placement:
+            raise PlanError("expected a placement for each level of the mesh, got none")
+        for level in placement:
+            parse(level)
+    axis = getattr(instruction, "axis", None)
+    if axis is not None and axis not in axes:
+        raise PlanError(f'axis "{axis}" is not an axis of the plan')

@@ -1,0 +1,99 @@
+"""What the search for a plan works on: an engine, the axes, the user's constraints; and what it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hap.balance import Simulation, largest_remainder
+from hap.planning.engine import Constraints, Engine, Prices, Synthesis
+from hap.program import Splits
+
+# A step counts as faster when it gains this fraction.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One planning problem.
+
+    Attributes:
+        engine: the graph on the cluster.
+        sizes: units of each axis.
+        parameters: number of axes of each parameter, by the name of its tensor: it can be stored as ``S0``, ``S1``, ...
+        constraints: what every program must satisfy.
+        fixed: splits of axes that must stay, because parameters are already split so.
+        batch: name of the axis of the samples; ``None`` where the model has none.
+    """
+
+    engine: Engine
+    sizes: Mapping[str, int]
+    parameters: Mapping[str, int]
+    constraints: Constraints = field(default_factory=Constraints)
+    fixed: Mapping[str, list[int]] = field(default_factory=dict)
+    batch: str | None = "batch"
+
+    def split(self, weights: Sequence[float]) -> Splits:
+        """Every axis split in proportion to ``weights``, fixed ones as they are."""
+        shares = [weight / sum(weights) for weight in weights]
+        return {
+            axis: list(self.fixed[axis]) if axis in self.fixed else largest_remainder(shares, size)
+            for axis, size in self.sizes.items()
+        }
+
+    @property
+    def even(self) -> Splits:
+        """Every axis split evenly."""
+        return self.split([1.0] * len(self.engine.machine))
+
+    @property
+    def proportional(self) -> Splits:
+        """Every axis split in proportion to the devices' speeds."""
+        return self.split(self.engine.machine.speeds)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program with splits, simulated.
+
+    Attributes:
+        program: as JSON.
+        splits: units of each axis by device.
+        simulation: one step.
+        search_gap: of the synthesis that made the program.
+        rounding_loss: of the balance that made the splits; 0.0 where none did.
+        weights: the prices that balance suggests for these splits.
+    """
+
+    program: str
+    splits: Splits
+    simulation: Simulation
+    search_gap: float
+    rounding_loss: float = 0.0
+    weights: tuple[float, ...] | None = None
+
+    def better_than(self, other: Candidate | None, capacity: Sequence[float]) -> bool:
+        """Whether it overruns memory less, or, overrunning it as little, is faster."""
+        if other is None:
+            return True
+        excess, limit = self.simulation.excess(capacity), other.simulation.excess(capacity)
+        if abs(excess - limit) > 1e-9:
+            return excess < limit
+        return self.simulation.seconds < other.simulation.seconds * (1.0 - TOLERANCE)
+
+
+def candidate(problem: Problem, synthesis: Synthesis, splits: Splits) -> Candidate:
+    """A synthesised program, simulated under the splits that it was made for."""
+    simulation = problem.engine.simulate(synthesis.program, splits)
+    return Candidate(synthesis.program, splits, simulation, synthesis.search_gap)
+
+
+def first_prices(problem: Problem, splits: Splits) -> Prices:
+    """Prices before any linear program: equal ones for the devices that are busy longest under these splits."""
+    machine = problem.engine.machine
+    loads = [0.0] * len(machine)
+    for units in splits.values():
+        for device, count in enumerate(units):
+            loads[device] += count / sum(units) / machine.speeds[device]
+    busy = [load >= 0.9 * max(loads) for load in loads]
+    return Prices(tuple(slow / sum(busy) for slow in busy))

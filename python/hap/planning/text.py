@@ -1,0 +1,110 @@
+"""Plans and programs as people read them.
+
+A value is written ``%tensor`` in the placement that it was first made in, ``%tensor.R`` in another one; its placement
+stands where it is made::
+
+    %x: R = input
+    %x.S0 = slice(%x, axis=batch)
+    %mm: S0 = aten.mm(%x.S0, %w, axis=batch)
+    %mm.R = all_gather(%mm, axis=batch, padded)
+    return loss = %mm.R
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from hap.program import Compute, Convert, InputInstruction, Placements, Program
+from hap.units import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from hap.planning.plan import Plan
+
+
+def program_text(program: Program) -> str:
+    """The program, one instruction a line."""
+    return "\n".join(_lines(program))
+
+
+def plan_text(plan: Plan) -> str:
+    """What the plan is for and predicts, then its program."""
+    return "\n".join([*_header(plan), *_lines(plan.program)])
+
+
+def _lines(program: Program) -> Iterator[str]:
+    names: dict[tuple[str, Placements], str] = {}
+    made: set[str] = set()
+
+    def define(tensor: str, placement: Placements) -> str:
+        """The name of a new value; with its placement, unless the name ends in it."""
+        text = ",".join(placement)
+        first = tensor not in made
+        made.add(tensor)
+        names.setdefault((tensor, placement), f"%{tensor}" if first else f"%{tensor}.{text}")
+        name = names[tensor, placement]
+        return f"{name}: {text}" if name == f"%{tensor}" else name
+
+    def use(tensor: str, placement: Placements) -> str:
+        return names.get((tensor, placement), f"%{tensor}.{','.join(placement)}")
+
+    for instruction in program.instructions:
+        if isinstance(instruction, InputInstruction):
+            yield f"{define(instruction.tensor, instruction.placement)} = input"
+        elif isinstance(instruction, Compute):
+            operands = [use(tensor, placement) for tensor, placement in instruction.inputs]
+            operands += [] if instruction.axis is None else [f"axis={instruction.axis}"]
+            results = ", ".join(define(tensor, placement) for tensor, placement in instruction.outputs)
+            yield f"{results} = {instruction.target.removesuffix('.default')}({', '.join(operands)})"
+        elif isinstance(instruction, Convert):
+            details = [use(instruction.tensor, instruction.source)]
+            details += [] if instruction.axis is None else [f"axis={instruction.axis}"]
+            details += [] if instruction.implementation in (None, "builtin") else [str(instruction.implementation)]
+            result = define(instruction.tensor, instruction.target)
+            yield f"{result} = {instruction.conversion}({', '.join(details)})"
+        else:
+            value = use(instruction.tensor, instruction.placement)
+            yield f"return {instruction.name} = {value}" if instruction.name else f"return {value}"
+
+
+def _header(plan: Plan) -> Iterator[str]:
+    devices = plan.cluster.devices
+    yield f"# {len(devices)} device{'s' * (len(devices) != 1)}: {', '.join(_counted(each.name for each in devices))}"
+    yield (
+        f"# predicted step {seconds_text(plan.predicted_time)}, at least {seconds_text(plan.lower_bound)} "
+        f"(optimality gap {plan.optimality_gap:.2%}, search gap {plan.search_gap:.2%}, "
+        f"lost to rounding {plan.rounding_loss:.2%})"
+    )
+    baselines = (
+        f"{name} {'does not fit' if seconds is None else seconds_text(seconds)}"
+        for name, seconds in plan.baselines.items()
+    )
+    yield f"# baselines: {', '.join(baselines) or 'none'}"
+    limits = (
+        f"{bytes_text(used)} of {bytes_text(device.memory)}"
+        for used, device in zip(plan.predicted_memory, devices, strict=True)
+    )
+    yield f"# predicted memory: {', '.join(limits)}"
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for axis in _axes(plan.program):
+        groups.setdefault(tuple(plan.splits[axis]), []).append(axis)
+    for units, axes in groups.items():
+        yield f"# split {' '.join(str(count) for count in units)}: {', '.join(axes)}"
+
+
+def _axes(program: Program) -> list[str]:
+    """The axes that the program splits something along, in order of first use."""
+    axes = (getattr(instruction, "axis", None) for instruction in program.instructions)
+    return list(dict.fromkeys(axis for axis in axes if axis is not None))
+
+
+def _counted(names: Iterable[str]) -> Iterator[str]:
+    """Runs of equal names as ``2 x V100``."""
+    runs: list[tuple[str, int]] = []
+    for name in names:
+        if runs and runs[-1][0] == name:
+            runs[-1] = (name, runs[-1][1] + 1)
+        else:
+            runs.append((name, 1))
+    for name, count in runs:
+        yield f"{count} x {name}" if count > 1 else name
