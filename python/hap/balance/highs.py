@@ -29,6 +29,7 @@ class Rows:
         self.upper: list[float] = []
 
     def add(self, columns: Any, values: Any, lower: float = -INFINITY, upper: float = INFINITY) -> None:
+        """One row: ``lower <= sum of values * columns <= upper``."""
         self.starts.append(len(self.index))
         self.index.extend(int(column) for column in columns)
         self.value.extend(float(value) for value in values)
