@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::program::{Conversion, Implementation};
+
 /// One accelerator, or one CPU process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,4 +76,167 @@ pub struct Cluster {
     /// Share of communication that hides behind computation, 0 to 1.
     #[serde(default)]
     pub overlap: f64,
+}
+
+/// What is wrong with a cluster, with the place of the figure in the tree.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ClusterError(String);
+
+impl Device {
+    /// FLOP/s for an element type: its own entry, else the one of `default`.
+    pub fn flops_of(&self, dtype: &str) -> Option<f64> {
+        self.flops.get(dtype).or_else(|| self.flops.get("default")).copied()
+    }
+}
+
+impl Cluster {
+    /// Reads and validates a cluster from JSON.
+    ///
+    /// # Errors
+    /// Names the field that is missing, unknown or out of range.
+    pub fn from_json(json: &str) -> Result<Self, ClusterError> {
+        let cluster: Self =
+            serde_json::from_str(json).map_err(|error| ClusterError(format!("the cluster cannot be read: {error}")))?;
+        cluster.validate()?;
+        Ok(cluster)
+    }
+
+    /// The devices in rank order: the leaves of the tree from left to right.
+    pub fn devices(&self) -> Vec<&Device> {
+        fn visit<'a>(group: &'a Group, devices: &mut Vec<&'a Device>) {
+            for member in &group.members {
+                match member {
+                    Member::Device(device) => devices.push(device),
+                    Member::Group(group) => visit(group, devices),
+                }
+            }
+        }
+        let mut devices = Vec::new();
+        visit(&self.root, &mut devices);
+        devices
+    }
+
+    /// The link that a collective over all devices is bound by: the least bandwidth and the greatest latency of the tree's links.
+    ///
+    /// The link of a group with one member joins nothing and does not count, except where the tree has no other.
+    pub fn bottleneck(&self) -> Link {
+        fn visit(group: &Group, worst: &mut Option<Link>) {
+            if group.members.len() > 1 {
+                *worst = Some(match worst.take() {
+                    None => group.link.clone(),
+                    Some(link) => Link {
+                        bandwidth: link.bandwidth.min(group.link.bandwidth),
+                        latency: link.latency.max(group.link.latency),
+                    },
+                });
+            }
+            for member in &group.members {
+                if let Member::Group(group) = member {
+                    visit(group, worst);
+                }
+            }
+        }
+        let mut worst = None;
+        visit(&self.root, &mut worst);
+        worst.unwrap_or_else(|| self.root.link.clone())
+    }
+
+    /// Checks every figure.
+    ///
+    /// # Errors
+    /// Names the first field that is wrong, by its place in the tree (`root.members[1].memory`), and what was expected.
+    pub fn validate(&self) -> Result<(), ClusterError> {
+        if self.format != "hap-cluster-1" {
+            let message = format!("format is \"{}\", expected \"hap-cluster-1\"", self.format);
+            return Err(ClusterError(message));
+        }
+        validate_group(&self.root, "root")?;
+        if !(0.0..=1.0).contains(&self.overlap) {
+            return Err(ClusterError(format!(
+                "overlap is {}, expected a number from 0 to 1",
+                self.overlap
+            )));
+        }
+        for (name, cost) in &self.collectives {
+            if !collective_names().contains(name) {
+                let known = collective_names().join(", ");
+                return Err(ClusterError(format!(
+                    "collectives has an unknown entry \"{name}\", expected one of {known}"
+                )));
+            }
+            not_negative(cost.latency, &format!("collectives[\"{name}\"].latency"))?;
+            positive(cost.bandwidth, &format!("collectives[\"{name}\"].bandwidth"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Key of a measured collective in [`Cluster::collectives`].
+pub fn collective_name(conversion: Conversion, implementation: Implementation) -> String {
+    format!("{conversion}/{implementation}")
+}
+
+fn collective_names() -> Vec<String> {
+    let collectives = [
+        Conversion::AllGather,
+        Conversion::AllReduce,
+        Conversion::ReduceScatter,
+        Conversion::AllToAll,
+    ]
+    .into_iter();
+    collectives
+        .flat_map(|kind| {
+            kind.implementations()
+                .iter()
+                .map(move |how| collective_name(kind, *how))
+        })
+        .collect()
+}
+
+fn validate_group(group: &Group, path: &str) -> Result<(), ClusterError> {
+    positive(group.link.bandwidth, &format!("{path}.link.bandwidth"))?;
+    not_negative(group.link.latency, &format!("{path}.link.latency"))?;
+    if group.members.is_empty() {
+        return Err(ClusterError(format!(
+            "{path}.members is empty, expected at least one device"
+        )));
+    }
+    for (index, member) in group.members.iter().enumerate() {
+        let path = format!("{path}.members[{index}]");
+        match member {
+            Member::Group(group) => validate_group(group, &path)?,
+            Member::Device(device) => validate_device(device, &format!("{path} (device \"{}\")", device.name))?,
+        }
+    }
+    Ok(())
+}
+
+fn validate_device(device: &Device, path: &str) -> Result<(), ClusterError> {
+    if !device.flops.contains_key("default") {
+        let message = format!("{path}: flops has no entry \"default\", which stands for every type without its own");
+        return Err(ClusterError(message));
+    }
+    for (dtype, flops) in &device.flops {
+        positive(*flops, &format!("{path}: flops[\"{dtype}\"]"))?;
+    }
+    positive(device.memory_bandwidth, &format!("{path}: memory_bandwidth"))?;
+    positive(device.memory, &format!("{path}: memory"))?;
+    not_negative(device.launch_overhead, &format!("{path}: launch_overhead"))
+}
+
+fn positive(value: f64, path: &str) -> Result<(), ClusterError> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(ClusterError(format!("{path} is {value}, expected a positive number")))
+}
+
+fn not_negative(value: f64, path: &str) -> Result<(), ClusterError> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(ClusterError(format!(
+        "{path} is {value}, expected a number that is not negative"
+    )))
 }

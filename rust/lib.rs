@@ -4,12 +4,26 @@
 //! * [`placement`]: how a tensor lies on the devices;
 //! * [`program`]: a distributed (SPMD) program, an ordered list of instructions;
 //! * [`cluster`]: the devices and the links between them;
+//! * [`shares`]: which fraction of each axis each device gets;
+//! * [`cost`]: what instructions cost;
+//! * [`wellformed`]: the validator of graphs; [`validate`]: the validator of programs;
+//! * [`simulate`]: how long a step takes; [`memory`]: what it holds;
 //! * [`synthesis`]: exact search for the cheapest program.
 //!
 //! The crate knows no Python; the feature `python` adds the bindings.
 
+#[cfg(feature = "python")]
+mod bindings;
 pub mod cluster;
+pub mod cost;
 pub mod graph;
+pub mod memory;
 pub mod placement;
 pub mod program;
+pub mod shares;
+pub mod simulate;
 pub mod synthesis;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod validate;
+pub mod wellformed;

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::placement::Placements;
+use crate::graph::Tensor;
+use crate::placement::{Placement, Placements};
 
 /// How a conversion moves data. See [`Instruction::Convert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -28,6 +29,71 @@ pub enum Conversion {
     Pad,
 }
 
+impl Conversion {
+    /// The conversion from one placement to another; none where they are equal, or where no single step leads there.
+    ///
+    /// There is one level of the mesh today: lists of any other length have no conversion.
+    pub fn between(from: &[Placement], to: &[Placement]) -> Option<Self> {
+        use Placement::{Partial, Replicate, Shard};
+        let ([from], [to]) = (from, to) else { return None };
+        match (from, to) {
+            (Replicate, Shard(_)) => Some(Self::Slice),
+            (Replicate, Partial) => Some(Self::KeepOne),
+            (Shard(_), Partial) => Some(Self::Pad),
+            (Shard(_), Replicate) => Some(Self::AllGather),
+            (Partial, Replicate) => Some(Self::AllReduce),
+            (Partial, Shard(_)) => Some(Self::ReduceScatter),
+            (Shard(source), Shard(target)) if source != target => Some(Self::AllToAll),
+            _ => None,
+        }
+    }
+
+    /// The axis that [`Instruction::Convert`] names: gathered, scattered, sliced or padded; for an all-to-all the one that becomes whole.
+    ///
+    /// `None` too where an occurrence does not exist on the tensor.
+    pub fn axis(tensor: &Tensor, from: &[Placement], to: &[Placement]) -> Option<usize> {
+        let occurrence = match (from, to) {
+            ([Placement::Shard(source)], _) => source,
+            (_, [Placement::Shard(target)]) => target,
+            _ => return None,
+        };
+        tensor.occurrences.get(*occurrence as usize).copied()
+    }
+
+    /// The ways to carry it out, in the order in which ties are broken; empty where nothing moves.
+    pub fn implementations(self) -> &'static [Implementation] {
+        match self {
+            Self::AllGather | Self::ReduceScatter => &[
+                Implementation::Padded,
+                Implementation::Grouped,
+                Implementation::Exchange,
+            ],
+            Self::AllReduce => &[Implementation::Builtin],
+            Self::AllToAll => &[Implementation::Exchange],
+            Self::Slice | Self::KeepOne | Self::Pad => &[],
+        }
+    }
+
+    /// Whether devices talk to each other.
+    pub fn is_collective(self) -> bool {
+        !self.implementations().is_empty()
+    }
+}
+
+impl std::fmt::Display for Conversion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::AllGather => "all_gather",
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Slice => "slice",
+            Self::KeepOne => "keep_one",
+            Self::Pad => "pad",
+        })
+    }
+}
+
 /// How a collective is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -40,6 +106,17 @@ pub enum Implementation {
     Exchange,
     /// The backend's own all-reduce.
     Builtin,
+}
+
+impl std::fmt::Display for Implementation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Padded => "padded",
+            Self::Grouped => "grouped",
+            Self::Exchange => "exchange",
+            Self::Builtin => "builtin",
+        })
+    }
 }
 
 /// A step that all devices take.
@@ -92,6 +169,63 @@ pub enum Instruction {
     },
 }
 
+impl std::fmt::Display for Instruction {
+    /// One readable line: `%h:R = all_gather(%h:S0, axis=batch, padded)`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Input { tensor, placement } => write!(f, "{} = input()", value(tensor, placement)),
+            Self::Compute {
+                operator,
+                target,
+                inputs,
+                outputs,
+                axis,
+            } => {
+                let list = |values: &[(String, Placements)]| {
+                    values
+                        .iter()
+                        .map(|(tensor, placement)| value(tensor, placement))
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                };
+                write!(f, "{} = {target}({})", list(outputs), list(inputs))?;
+                match axis {
+                    Some(axis) => write!(f, "  # {operator}, axis={axis}"),
+                    None => write!(f, "  # {operator}"),
+                }
+            }
+            Self::Convert {
+                conversion,
+                tensor,
+                from,
+                to,
+                axis,
+                implementation,
+            } => {
+                write!(f, "{} = {conversion}({}", value(tensor, to), value(tensor, from))?;
+                if let Some(axis) = axis {
+                    write!(f, ", axis={axis}")?;
+                }
+                if let Some(implementation) = implementation {
+                    write!(f, ", {implementation}")?;
+                }
+                f.write_str(")")
+            }
+            Self::Output {
+                name,
+                tensor,
+                placement,
+            } => write!(f, "output(\"{name}\", {})", value(tensor, placement)),
+        }
+    }
+}
+
+/// A tensor in a placement, as instructions print it: `%h:S0`.
+pub(crate) fn value(tensor: &str, placement: &[Placement]) -> String {
+    let placement = placement.iter().map(Placement::to_string).collect::<Vec<_>>().join(",");
+    format!("%{tensor}:{placement}")
+}
+
 /// Units that each device gets, by the name of the axis. Each list has one number per device, summing to the axis' size.
 pub type Splits = BTreeMap<String, Vec<u64>>;
 
@@ -101,4 +235,66 @@ pub type Splits = BTreeMap<String, Vec<u64>>;
 pub struct Program {
     /// The instructions, in order. An operator may be applied more than once, in different placements.
     pub instructions: Vec<Instruction>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_print_as_one_readable_line() {
+        let gather = Instruction::Convert {
+            conversion: Conversion::AllGather,
+            tensor: "h".into(),
+            from: vec![Placement::Shard(0)],
+            to: vec![Placement::Replicate],
+            axis: Some("batch".into()),
+            implementation: Some(Implementation::Padded),
+        };
+        assert_eq!(gather.to_string(), "%h:R = all_gather(%h:S0, axis=batch, padded)");
+        let compute = Instruction::Compute {
+            operator: "mm_1".into(),
+            target: "aten.mm.default".into(),
+            inputs: vec![
+                ("x".into(), vec![Placement::Shard(0)]),
+                ("w".into(), vec![Placement::Replicate]),
+            ],
+            outputs: vec![("y".into(), vec![Placement::Shard(0)])],
+            axis: Some("batch".into()),
+        };
+        assert_eq!(
+            compute.to_string(),
+            "%y:S0 = aten.mm.default(%x:S0, %w:R)  # mm_1, axis=batch"
+        );
+    }
+
+    #[test]
+    fn names_in_text_and_in_json_are_the_same() {
+        for kind in [Conversion::AllGather, Conversion::KeepOne, Conversion::ReduceScatter] {
+            assert_eq!(serde_json::to_string(&kind).expect("a string"), format!("\"{kind}\""));
+            for how in kind.implementations() {
+                assert_eq!(serde_json::to_string(how).expect("a string"), format!("\"{how}\""));
+            }
+        }
+    }
+
+    #[test]
+    fn one_step_leads_between_any_two_placements_that_differ() {
+        let [replicate, partial, first, second] = [
+            Placement::Replicate,
+            Placement::Partial,
+            Placement::Shard(0),
+            Placement::Shard(1),
+        ];
+        for from in [replicate, partial, first, second] {
+            for to in [replicate, partial, first, second] {
+                assert_eq!(
+                    Conversion::between(&[from], &[to]).is_none(),
+                    from == to,
+                    "{from} to {to}"
+                );
+            }
+        }
+        assert_eq!(Conversion::between(&[replicate, replicate], &[first, first]), None);
+    }
 }

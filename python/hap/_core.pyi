@@ -1,0 +1,33 @@
+"""The Rust core. JSON in, JSON out; every wrong argument raises ``ValueError`` and names what is wrong.
+
+The formats are those of ``rust/graph.rs`` (``hap-graph-1``), ``rust/cluster.rs`` (``hap-cluster-1``) and
+``rust/program.rs``. All methods release the interpreter's lock.
+"""
+
+from typing import final
+
+@final
+class Graph:
+    """A training step, parsed and validated once. Immutable."""
+
+    def __new__(cls, json: bytes) -> Graph:
+        """Reads ``hap-graph-1``."""
+
+    def simulate(self, cluster: str, program: str, splits: str, options: str) -> str:
+        """Simulates a step of a program.
+
+        Args:
+            cluster: ``hap-cluster-1``.
+            program: the program; it is validated first.
+            splits: ``{axis name: [units per device]}``, for every axis.
+            options: ``{"optimiser_tensors": 2, "timeline": false}``, these being the defaults.
+
+        Returns:
+            ``{"seconds", "compute": [seconds per device], "communication": seconds, "memory": [bytes per device],
+            "memory_parts": [{"parameters", "gradients", "optimiser", "activations", "buffers"}],
+            "timeline": [{"device", "stream": "computation" | "communication", "name", "start", "end"}]}``, the last only
+            if asked for.
+        """
+
+    def validate(self, program: str) -> None:
+        """Proves that a program computes this graph; the error names the instruction and what is missing."""

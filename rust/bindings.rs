@@ -1,0 +1,77 @@
+//! The Python extension module `hap._core`: JSON in, JSON out, and nothing else. See `python/hap/_core.pyi`.
+//!
+//! Every method releases the interpreter's lock while it works, and turns every error of the core into a `ValueError`.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::cluster::Cluster;
+use crate::graph::Graph;
+use crate::program::{Program, Splits};
+use crate::shares;
+use crate::simulate::{Options, simulate};
+use crate::validate::{ValidProgram, validate_with};
+use crate::wellformed::Names;
+
+/// A training step, parsed and validated once.
+#[pyclass(name = "Graph", module = "hap._core", frozen)]
+struct PyGraph {
+    graph: Graph,
+    names: Names,
+}
+
+#[pymethods]
+impl PyGraph {
+    #[new]
+    fn new(py: Python<'_>, json: &[u8]) -> PyResult<Self> {
+        py.detach(|| {
+            let graph = Graph::from_json(json).map_err(value_error)?;
+            let names = graph.names();
+            Ok(Self { graph, names })
+        })
+    }
+
+    /// Seconds, memory and timeline of a program under integer splits.
+    fn simulate(&self, py: Python<'_>, cluster: &str, program: &str, splits: &str, options: &str) -> PyResult<String> {
+        py.detach(|| {
+            let cluster = Cluster::from_json(cluster).map_err(value_error)?;
+            let program = self.valid_program(program)?;
+            let splits: Splits = parse("splits", splits)?;
+            let options: Options = parse("options", options)?;
+            let shares = shares::from_splits(&self.graph, cluster.devices().len(), &splits).map_err(value_error)?;
+            write(&simulate(&self.graph, &cluster, &shares, &program, &options))
+        })
+    }
+
+    /// Raises where a program does not compute this graph.
+    fn validate(&self, py: Python<'_>, program: &str) -> PyResult<()> {
+        py.detach(|| self.valid_program(program).map(|_| ()))
+    }
+}
+
+impl PyGraph {
+    fn valid_program(&self, json: &str) -> PyResult<ValidProgram> {
+        let program: Program = parse("program", json)?;
+        validate_with(&self.graph, &self.names, &program).map_err(value_error)
+    }
+}
+
+/// The extension module.
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyGraph>()
+}
+
+fn parse<T: DeserializeOwned>(what: &str, json: &str) -> PyResult<T> {
+    serde_json::from_str(json).map_err(|error| PyValueError::new_err(format!("the {what} cannot be read: {error}")))
+}
+
+fn write<T: Serialize>(value: &T) -> PyResult<String> {
+    serde_json::to_string(value).map_err(value_error)
+}
+
+fn value_error(error: impl std::error::Error) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}

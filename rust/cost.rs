@@ -1,0 +1,330 @@
+//! What instructions cost, for fixed shares. Search, linear program and simulator all ask here.
+//!
+//! * Computation is a roofline: `launch_overhead + max(flops * f / F, bytes / memory_bandwidth)`, with `f` the device's share of the
+//!   axis that the work is shared along (1 where there is none) and `F` its speed for the operator's element type. Of the bytes, those of sharded
+//!   operands and results scale by `f`. A device without a share does nothing, and layout operators cost nothing.
+//! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth are those of the
+//!   cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]).
+//!
+//! Every cost is an [`Affine`] function of the shares around the given ones, and its value there is the cost itself, so that the
+//! linear program cannot drift from the search.
+
+use crate::cluster::{Cluster, CollectiveCost, Device, Link, collective_name};
+use crate::graph::{Choice, Graph};
+use crate::placement::Placement;
+use crate::program::{Conversion, Implementation};
+use crate::shares::Shares;
+use crate::wellformed::validate_placement;
+
+/// A function of one device's shares: its value at the given shares, and its slopes by axis there (at most two matter).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Affine {
+    /// Value at the shares that the cost model was made for.
+    pub value: f64,
+    /// Axis, and change of the value per unit share of that axis on this device.
+    pub slopes: [Option<(usize, f64)>; 2],
+}
+
+impl Affine {
+    /// The same for all shares.
+    pub fn constant(value: f64) -> Self {
+        Self {
+            value,
+            slopes: [None, None],
+        }
+    }
+
+    /// `constant + slope * share`.
+    fn line(constant: f64, axis: usize, slope: f64, share: f64) -> Self {
+        Self {
+            value: constant + slope * share,
+            slopes: [Some((axis, slope)), None],
+        }
+    }
+
+    /// Scaled by `factor`, then moved by `offset`.
+    fn scaled(self, factor: f64, offset: f64) -> Self {
+        let slopes = self
+            .slopes
+            .map(|slope| slope.map(|(axis, slope)| (axis, slope * factor)));
+        Self {
+            value: self.value * factor + offset,
+            slopes,
+        }
+    }
+}
+
+/// A conversion with the cheapest way to carry it out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConversionCost {
+    /// What it is.
+    pub conversion: Conversion,
+    /// How it is carried out; none where nothing moves.
+    pub implementation: Option<Implementation>,
+    /// Seconds on the communication stream.
+    pub seconds: f64,
+}
+
+/// The costs of a graph's instructions on a cluster, for fixed shares.
+#[derive(Debug)]
+pub struct CostModel<'a> {
+    graph: &'a Graph,
+    shares: &'a Shares,
+    devices: Vec<&'a Device>,
+    /// FLOP/s by [`Self::dtypes`] of the operator, then by device.
+    speeds: Vec<Vec<f64>>,
+    /// By operator: its row in [`Self::speeds`].
+    dtypes: Vec<usize>,
+    link: Link,
+    /// By [`slot`].
+    measured: [Option<&'a CollectiveCost>; SLOTS],
+    overlap: f64,
+}
+
+impl<'a> CostModel<'a> {
+    /// Costs of a validated graph on a validated cluster; `shares` has one list per axis, each with one fraction per device.
+    pub fn new(graph: &'a Graph, cluster: &'a Cluster, shares: &'a Shares) -> Self {
+        let devices = cluster.devices();
+        assert_eq!(shares.len(), graph.axes.len(), "one list of shares per axis");
+        assert!(
+            shares.iter().all(|list| list.len() == devices.len()),
+            "one share per device"
+        );
+        let mut names: Vec<&str> = Vec::new();
+        let mut dtypes = Vec::with_capacity(graph.operators.len());
+        for operator in &graph.operators {
+            let known = names.iter().position(|name| *name == operator.dtype);
+            dtypes.push(known.unwrap_or(names.len()));
+            if known.is_none() {
+                names.push(&operator.dtype);
+            }
+        }
+        let speed = |device: &Device, dtype| device.flops_of(dtype).expect("a validated cluster has a default");
+        let speeds = names
+            .iter()
+            .map(|dtype| devices.iter().map(|device| speed(device, dtype)).collect())
+            .collect();
+        let mut measured = [None; SLOTS];
+        for conversion in [
+            Conversion::AllGather,
+            Conversion::AllReduce,
+            Conversion::ReduceScatter,
+            Conversion::AllToAll,
+        ] {
+            for how in conversion.implementations() {
+                measured[slot(conversion, *how)] = cluster.collectives.get(&collective_name(conversion, *how));
+            }
+        }
+        Self {
+            graph,
+            shares,
+            devices,
+            speeds,
+            dtypes,
+            link: cluster.bottleneck(),
+            measured,
+            overlap: cluster.overlap,
+        }
+    }
+
+    /// Number of devices.
+    pub fn devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Share of communication that hides behind computation, 0 to 1.
+    pub fn overlap(&self) -> f64 {
+        self.overlap
+    }
+
+    /// Seconds that an operator takes on a device under a choice.
+    pub fn compute(&self, operator: usize, choice: &Choice, device: usize) -> f64 {
+        self.compute_affine(operator, choice, device).value
+    }
+
+    /// Seconds that an operator takes on a device under a choice, by the active side of the roofline.
+    ///
+    /// On a device without a share the value is 0, and the slope is that of the steeper side.
+    pub fn compute_affine(&self, operator: usize, choice: &Choice, device: usize) -> Affine {
+        let (node, machine) = (&self.graph.operators[operator], self.devices[device]);
+        if node.layout {
+            return Affine::default();
+        }
+        let (whole, sharded) = self.bytes_touched(operator, choice);
+        let arithmetic = node.flops / self.speeds[self.dtypes[operator]][device];
+        let Some(axis) = choice.axis else {
+            return Affine::constant(
+                machine.launch_overhead + arithmetic.max((whole + sharded) / machine.memory_bandwidth),
+            );
+        };
+        let share = self.shares[axis][device];
+        let traffic = (whole / machine.memory_bandwidth, sharded / machine.memory_bandwidth);
+        if share == 0.0 {
+            return Affine::line(0.0, axis, arithmetic.max(traffic.1), 0.0);
+        }
+        if arithmetic * share >= traffic.0 + traffic.1 * share {
+            Affine::line(machine.launch_overhead, axis, arithmetic, share)
+        } else {
+            Affine::line(machine.launch_overhead + traffic.0, axis, traffic.1, share)
+        }
+    }
+
+    /// Bytes that the whole operator touches of operands and results that are not sharded, and of those that are.
+    fn bytes_touched(&self, operator: usize, choice: &Choice) -> (f64, f64) {
+        let node = &self.graph.operators[operator];
+        let placements = choice.inputs.iter().chain(&choice.outputs);
+        let bytes = node.operand_bytes.iter().chain(&node.result_bytes);
+        let (mut whole, mut sharded) = (0.0, 0.0);
+        for (placement, bytes) in placements.zip(bytes) {
+            match placement.as_slice() {
+                [Placement::Shard(_)] => sharded += bytes,
+                _ => whole += bytes,
+            }
+        }
+        (whole, sharded)
+    }
+
+    /// The cheapest single step from one placement of a tensor to another; ties go to the earlier of padded, grouped, exchange.
+    ///
+    /// `None` where no step leads there, or the tensor cannot lie so.
+    pub fn conversion(&self, tensor: usize, from: &[Placement], to: &[Placement]) -> Option<ConversionCost> {
+        let node = &self.graph.tensors[tensor];
+        let conversion = Conversion::between(from, to)?;
+        if validate_placement(node, from).is_err() || validate_placement(node, to).is_err() {
+            return None;
+        }
+        let free = ConversionCost {
+            conversion,
+            implementation: None,
+            seconds: 0.0,
+        };
+        let costs = conversion.implementations().iter().map(|how| ConversionCost {
+            conversion,
+            implementation: Some(*how),
+            seconds: self.collective(tensor, from, to, *how),
+        });
+        // The first of equal minima is taken.
+        Some(
+            costs
+                .min_by(|one, other| one.seconds.total_cmp(&other.seconds))
+                .unwrap_or(free),
+        )
+    }
+
+    /// Seconds of a collective, carried out in a given way.
+    pub fn collective(&self, tensor: usize, from: &[Placement], to: &[Placement], how: Implementation) -> f64 {
+        let devices = 0..self.devices();
+        devices
+            .map(|device| self.collective_affine(tensor, from, to, how, device).value)
+            .fold(0.0, f64::max)
+    }
+
+    /// Seconds that a collective needs on account of one device; the collective takes as long as the greatest of them.
+    pub fn collective_affine(
+        &self,
+        tensor: usize,
+        from: &[Placement],
+        to: &[Placement],
+        how: Implementation,
+        device: usize,
+    ) -> Affine {
+        if self.devices() == 1 {
+            return Affine::default();
+        }
+        let conversion = Conversion::between(from, to).expect("a conversion");
+        let participants = self.participants(tensor, from, to);
+        let (latency, bandwidth) = match self.measured[slot(conversion, how)] {
+            Some(CollectiveCost { latency, bandwidth }) if how == Implementation::Grouped => {
+                // Measured with a share on every device; a device without one is left out.
+                (latency * participants / self.devices() as f64, *bandwidth)
+            }
+            Some(CollectiveCost { latency, bandwidth }) => (*latency, *bandwidth),
+            None => (
+                self.link.latency * self.messages(conversion, how, participants),
+                self.link.bandwidth,
+            ),
+        };
+        self.bytes_moved(tensor, conversion, from, to, how, device)
+            .scaled(1.0 / bandwidth, latency)
+    }
+
+    /// How many latencies a collective waits for.
+    fn messages(&self, conversion: Conversion, how: Implementation, participants: f64) -> f64 {
+        let others = (self.devices() - 1) as f64;
+        match (conversion, how) {
+            (Conversion::AllReduce, _) => 2.0 * others,
+            (_, Implementation::Grouped) => {
+                // One broadcast or reduction per participant, each along a binary tree.
+                participants * f64::from(usize::BITS - (self.devices() - 1).leading_zeros())
+            }
+            _ => others,
+        }
+    }
+
+    /// Devices with a share of the axis that is gathered or scattered.
+    fn participants(&self, tensor: usize, from: &[Placement], to: &[Placement]) -> f64 {
+        match Conversion::axis(&self.graph.tensors[tensor], from, to) {
+            Some(axis) => self.shares[axis].iter().filter(|share| **share > 0.0).count() as f64,
+            None => self.devices() as f64,
+        }
+    }
+
+    /// Bytes that a device makes the collective move.
+    ///
+    /// Exchanges: what it sends or what it receives, whichever is more. A gather sends its share to all others and receives the
+    /// rest; a scatter of summands sends the shares of all others and receives its own from each.
+    fn bytes_moved(
+        &self,
+        tensor: usize,
+        conversion: Conversion,
+        from: &[Placement],
+        to: &[Placement],
+        how: Implementation,
+        device: usize,
+    ) -> Affine {
+        let node = &self.graph.tensors[tensor];
+        let (bytes, others) = (node.bytes, (self.devices() - 1) as f64);
+        if conversion == Conversion::AllReduce {
+            return Affine::constant(2.0 * others / self.devices() as f64 * bytes);
+        }
+        let axis = Conversion::axis(node, from, to).expect("an axis that is gathered or scattered");
+        let share = self.shares[axis][device];
+        if conversion == Conversion::AllToAll {
+            let target = Conversion::axis(node, to, &[]).expect("an axis that becomes sharded");
+            return exchange(bytes, (axis, share), (target, self.shares[target][device]));
+        }
+        match how {
+            Implementation::Padded => Affine::line(0.0, axis, others * bytes, share),
+            Implementation::Grouped => Affine::constant(bytes),
+            _ if others * share >= 1.0 - share => Affine::line(0.0, axis, others * bytes, share),
+            _ => Affine::line(bytes, axis, -bytes, share),
+        }
+    }
+}
+
+/// Bytes that a device sends or receives, whichever is more, when its share of one axis becomes its share of another: it sends
+/// `a (1 - b)` and receives `b (1 - a)`. Not affine where the axes differ or not: linearised at the shares.
+fn exchange(bytes: f64, source: (usize, f64), target: (usize, f64)) -> Affine {
+    let (first, second) = if source.1 >= target.1 {
+        (source, target)
+    } else {
+        (target, source)
+    };
+    let slopes = [
+        Some((first.0, bytes * (1.0 - second.1))),
+        Some((second.0, -bytes * first.1)),
+    ];
+    Affine {
+        value: bytes * first.1 * (1.0 - second.1),
+        slopes,
+    }
+}
+
+/// Number of pairs of conversion and implementation that may be measured.
+const SLOTS: usize = 16;
+
+fn slot(conversion: Conversion, how: Implementation) -> usize {
+    let (conversion, how) = (conversion as usize, how as usize);
+    debug_assert!(conversion < 4 && how < 4, "only collectives are measured");
+    conversion * 4 + how
+}

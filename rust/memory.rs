@@ -1,0 +1,327 @@
+//! Peak memory of a training step, by liveness over the program.
+//!
+//! On each device, in bytes:
+//!
+//! * *parameters*: parameters and buffers in the placements that they are stored in, all the time;
+//! * *optimiser*: for each parameter with a gradient, `optimiser_tensors` times its local elements, of its own size but 4 bytes at least;
+//! * *gradients*: each in its stored placement, from the instruction that makes it to the end of the step;
+//! * *activations*: every other value while it lives. Inputs other than parameters and buffers are the caller's and live all the time, in the placement
+//!   of their input instruction; other values live from the instruction that makes them through their last reader; what an output is read from lives to the end. A converted copy is a value of
+//!   its own. Results of layout operators alias their first operand: no memory of their own, but it lives as long as they do;
+//! * *buffers*: the largest communication buffer of any collective, as if it were kept for the whole step:
+//!   padded gathers and scatters hold the largest share once per device and once more; grouped ones hold the tensor once; an exchange holds what is sent and what is received; an all-reduce works in its result.
+//!
+//! The peak is that of the sum, over the instructions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::graph::{Graph, InputKind, OutputKind};
+use crate::placement::Placement;
+use crate::program::{Conversion, Implementation};
+use crate::shares::Shares;
+use crate::validate::{Step, ValidProgram, Value};
+use crate::wellformed::element_bytes;
+
+/// What the peak of a device is made of, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryParts {
+    /// Parameters and buffers.
+    pub parameters: f64,
+    /// Gradients of parameters.
+    pub gradients: f64,
+    /// State of the optimiser.
+    pub optimiser: f64,
+    /// Inputs, intermediate values, converted copies, outputs.
+    pub activations: f64,
+    /// The largest communication buffer.
+    pub buffers: f64,
+}
+
+impl MemoryParts {
+    /// The sum.
+    pub fn total(&self) -> f64 {
+        self.parameters + self.gradients + self.optimiser + self.activations + self.buffers
+    }
+}
+
+/// The peak of one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peak {
+    /// What it is made of.
+    pub parts: MemoryParts,
+    /// Its change per unit share of each axis of the graph on this device, with the moment of the peak and the sides of the buffer held.
+    pub slopes: Vec<f64>,
+}
+
+/// Which part a storage counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Parameter,
+    Gradient,
+    Activation,
+}
+
+/// Memory that one or more values share.
+#[derive(Clone, Debug)]
+struct Storage {
+    value: usize,
+    part: Part,
+    /// First and last instruction at which it is held, both included.
+    born: usize,
+    dies: usize,
+}
+
+/// Peak memory of each device.
+pub fn peaks(
+    graph: &Graph,
+    shares: &Shares,
+    devices: usize,
+    program: &ValidProgram,
+    optimiser_tensors: u32,
+) -> Vec<Peak> {
+    let storages = storages(graph, program);
+    let trained = trained(graph);
+    (0..devices)
+        .map(|device| {
+            let local = Local { graph, shares, device };
+            let mut peak = Peak {
+                parts: MemoryParts::default(),
+                slopes: vec![0.0; graph.axes.len()],
+            };
+            let moment = busiest(&local, program, &storages);
+            for storage in storages
+                .iter()
+                .filter(|storage| (storage.born..=storage.dies).contains(&moment))
+            {
+                let value = &program.values[storage.value];
+                let bytes = local.add(value, 1.0, &mut peak.slopes);
+                match storage.part {
+                    Part::Parameter => peak.parts.parameters += bytes,
+                    Part::Gradient => peak.parts.gradients += bytes,
+                    Part::Activation => peak.parts.activations += bytes,
+                }
+                if storage.part == Part::Parameter && trained[value.tensor] {
+                    let element = element_bytes(&graph.tensors[value.tensor].dtype).expect("a validated graph");
+                    let factor = f64::from(optimiser_tensors) * (4.0 / element).max(1.0);
+                    peak.parts.optimiser += local.add(value, factor, &mut peak.slopes);
+                }
+            }
+            peak.parts.buffers = largest_buffer(&local, devices, program, &mut peak.slopes);
+            peak
+        })
+        .collect()
+}
+
+/// By tensor: whether it is a parameter with a gradient.
+fn trained(graph: &Graph) -> Vec<bool> {
+    let mut trained = vec![false; graph.tensors.len()];
+    for output in graph
+        .outputs
+        .iter()
+        .filter(|output| output.kind == OutputKind::Gradient)
+    {
+        trained[output.of.expect("a validated graph")] = true;
+    }
+    trained
+}
+
+/// The storages of a program, and who shares them.
+struct Storages {
+    list: Vec<Storage>,
+    /// By value.
+    of: Vec<Option<usize>>,
+}
+
+impl Storages {
+    /// Gives a value memory of its own, unless it has some.
+    fn store(&mut self, value: usize, part: Part, born: usize, dies: usize) {
+        if self.of[value].is_none() {
+            self.of[value] = Some(self.list.len());
+            self.list.push(Storage {
+                value,
+                part,
+                born,
+                dies,
+            });
+        }
+    }
+
+    /// Keeps the memory of a value until an instruction, that one included.
+    fn hold(&mut self, value: usize, until: usize) -> &mut Storage {
+        let storage = &mut self.list[self.of[value].expect("made before it is read")];
+        storage.dies = storage.dies.max(until);
+        storage
+    }
+}
+
+/// Who shares whose memory, and for how long.
+fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
+    let end = program.steps.len().saturating_sub(1);
+    let mut storages = Storages {
+        list: Vec::new(),
+        of: vec![None; program.values.len()],
+    };
+    for (position, step) in program.steps.iter().enumerate() {
+        match step {
+            Step::Input { input, write } => {
+                let stored = matches!(graph.inputs[*input].kind, InputKind::Parameter | InputKind::Buffer);
+                storages.store(*write, if stored { Part::Parameter } else { Part::Activation }, 0, end);
+            }
+            Step::Compute {
+                operator,
+                reads,
+                writes,
+                ..
+            } => {
+                for read in reads {
+                    storages.hold(*read, position);
+                }
+                for write in writes {
+                    if graph.operators[*operator].layout && storages.of[*write].is_none() {
+                        storages.of[*write] = storages.of[reads[0]];
+                    }
+                    storages.store(*write, Part::Activation, position, position);
+                }
+            }
+            Step::Convert { read, write, .. } => {
+                storages.hold(*read, position);
+                storages.store(*write, Part::Activation, position, position);
+            }
+            Step::Output { output, read } => {
+                let storage = storages.hold(*read, end);
+                if graph.outputs[*output].kind == OutputKind::Gradient && storage.part == Part::Activation {
+                    storage.part = Part::Gradient;
+                }
+            }
+        }
+    }
+    storages.list
+}
+
+/// The instruction at which a device holds the most; the first of several.
+fn busiest(local: &Local, program: &ValidProgram, storages: &[Storage]) -> usize {
+    let mut change = vec![0.0; program.steps.len() + 1];
+    for storage in storages {
+        let bytes = local.bytes(&program.values[storage.value]);
+        change[storage.born] += bytes;
+        change[storage.dies + 1] -= bytes;
+    }
+    let (mut held, mut most, mut moment) = (0.0, f64::NEG_INFINITY, 0);
+    for (position, change) in change[..program.steps.len()].iter().enumerate() {
+        held += change;
+        if held > most {
+            (most, moment) = (held, position);
+        }
+    }
+    moment
+}
+
+/// What one device holds of values.
+struct Local<'a> {
+    graph: &'a Graph,
+    shares: &'a Shares,
+    device: usize,
+}
+
+impl Local<'_> {
+    /// The axis that a value is sharded along, if any.
+    fn axis(&self, value: &Value) -> Option<usize> {
+        match value.placements.as_slice() {
+            [Placement::Shard(occurrence)] => Some(self.graph.tensors[value.tensor].occurrences[*occurrence as usize]),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the local piece.
+    fn bytes(&self, value: &Value) -> f64 {
+        let share = self.axis(value).map_or(1.0, |axis| self.shares[axis][self.device]);
+        self.graph.tensors[value.tensor].bytes * share
+    }
+
+    /// `factor` times the bytes of the local piece; adds their slope.
+    fn add(&self, value: &Value, factor: f64, slopes: &mut [f64]) -> f64 {
+        if let Some(axis) = self.axis(value) {
+            slopes[axis] += factor * self.graph.tensors[value.tensor].bytes;
+        }
+        factor * self.bytes(value)
+    }
+}
+
+/// Bytes of the largest communication buffer; adds its slopes.
+fn largest_buffer(local: &Local, devices: usize, program: &ValidProgram, slopes: &mut [f64]) -> f64 {
+    let mut largest = (0.0, Vec::new());
+    for step in &program.steps {
+        if let Step::Convert {
+            conversion,
+            implementation: Some(how),
+            read,
+            write,
+        } = step
+        {
+            let buffer = buffer(
+                local,
+                devices,
+                *conversion,
+                *how,
+                &program.values[*read],
+                &program.values[*write],
+            );
+            if buffer.0 > largest.0 {
+                largest = buffer;
+            }
+        }
+    }
+    for (axis, slope) in largest.1 {
+        slopes[axis] += slope;
+    }
+    largest.0
+}
+
+/// Bytes that a collective needs beside its operand and result, and their slopes by axis.
+fn buffer(
+    local: &Local,
+    devices: usize,
+    conversion: Conversion,
+    how: Implementation,
+    from: &Value,
+    to: &Value,
+) -> (f64, Vec<(usize, f64)>) {
+    if devices == 1 {
+        return (0.0, Vec::new());
+    }
+    let bytes = local.graph.tensors[from.tensor].bytes;
+    let pieces = [local.axis(from), local.axis(to)].into_iter().flatten();
+    let mut pieces = pieces.map(|axis| (axis, local.shares[axis][local.device]));
+    let count = devices as f64;
+    match (conversion, how) {
+        (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Padded) => {
+            let (axis, share) = pieces.next().expect("a sharded side");
+            let largest = local.shares[axis].iter().copied().fold(0.0, f64::max);
+            let held = (count + 1.0) * bytes;
+            // The padding follows the largest share: only the device that has it can change it.
+            let slopes = if share == largest {
+                vec![(axis, held)]
+            } else {
+                Vec::new()
+            };
+            (held * largest, slopes)
+        }
+        (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Grouped) => (bytes, Vec::new()),
+        (Conversion::AllGather, _) => {
+            let (axis, share) = pieces.next().expect("a sharded operand");
+            (bytes * (1.0 + share), vec![(axis, bytes)])
+        }
+        (Conversion::ReduceScatter, _) => {
+            let (axis, share) = pieces.next().expect("a sharded result");
+            (bytes * (1.0 + count * share), vec![(axis, count * bytes)])
+        }
+        (Conversion::AllToAll, _) => {
+            let pieces: Vec<(usize, f64)> = pieces.collect();
+            (
+                pieces.iter().map(|(_, share)| bytes * share).sum(),
+                pieces.iter().map(|(axis, _)| (*axis, bytes)).collect(),
+            )
+        }
+        _ => (0.0, Vec::new()),
+    }
+}

@@ -1,0 +1,282 @@
+//! Event-driven simulation of one training step.
+//!
+//! Each device has a computation and a communication stream, and takes the program's instructions in order.
+//!
+//! * An operator starts when the device's computation stream is free and its operands are there.
+//! * A device *reaches* a collective when its computation stream has done all that stands before it (and the operand is there, if
+//!   it is the result of another collective). The collective starts when all devices have reached it and the one before it has ended. It
+//!   occupies the communication stream for its `t` seconds, and takes the part `1 - overlap` of the computation stream meanwhile: what is
+//!   computed at that time proceeds at the rate `overlap`. So it costs the computation stream `(1 - overlap) * t`.
+//! * A reader of a collective's result waits for its end; a device that need not read it goes on.
+//! * What costs nothing (layout operators, slices, devices without a share) occupies no stream; its result is there with its operand.
+//!
+//! A collective can only start after this device has reached it, so nothing that stands before it in the program is slowed by it: one pass in
+//! program order suffices, and no queue of events is needed.
+//!
+//! **Lower bound.** On each device `seconds >= compute_d + (1 - overlap) * communication`, and `seconds >= communication`, since collectives
+//! follow each other. Hence for weights `w` that sum to one and `theta` in `[0, 1]`:
+//! `theta * sum_d w_d compute_d + (1 - theta * overlap) * communication <= seconds`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::Cluster;
+use crate::cost::CostModel;
+use crate::graph::Graph;
+use crate::memory::{self, MemoryParts};
+use crate::shares::Shares;
+use crate::validate::{Step, ValidProgram};
+
+/// What to simulate beside time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Tensors that the optimiser keeps per parameter; 2 for Adam.
+    pub optimiser_tensors: u32,
+    /// Whether to list what each stream does when.
+    pub timeline: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            optimiser_tensors: 2,
+            timeline: false,
+        }
+    }
+}
+
+/// A stream of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Operators.
+    Computation,
+    /// Collectives.
+    Communication,
+}
+
+/// A stretch of a stream's time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Rank of the device.
+    pub device: usize,
+    /// Which stream.
+    pub stream: Stream,
+    /// The operator, or the collective and its tensor.
+    pub name: String,
+    /// Seconds since the step began.
+    pub start: f64,
+    /// Seconds since the step began.
+    pub end: f64,
+}
+
+/// A simulated step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Simulation {
+    /// Seconds of the step: until every stream of every device is done.
+    pub seconds: f64,
+    /// Seconds of computation by device, waiting excluded.
+    pub compute: Vec<f64>,
+    /// Seconds of all collectives.
+    pub communication: f64,
+    /// Peak bytes by device: the sum of its parts.
+    pub memory: Vec<f64>,
+    /// What the peak is made of, by device.
+    pub memory_parts: Vec<MemoryParts>,
+    /// What each stream does, in program order; empty unless it was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timeline: Vec<Event>,
+}
+
+/// Simulates a step of a program under shares (one list per axis of the graph, one fraction per device).
+pub fn simulate(
+    graph: &Graph,
+    cluster: &Cluster,
+    shares: &Shares,
+    program: &ValidProgram,
+    options: &Options,
+) -> Simulation {
+    let costs = CostModel::new(graph, cluster, shares);
+    let mut run = Run::new(graph, &costs, program, options.timeline);
+    program.steps.iter().for_each(|step| run.step(step));
+    let peaks = memory::peaks(graph, shares, costs.devices(), program, options.optimiser_tensors);
+    let memory_parts: Vec<MemoryParts> = peaks.iter().map(|peak| peak.parts.clone()).collect();
+    Simulation {
+        seconds: run.clock.iter().copied().fold(run.network, f64::max),
+        compute: run.compute,
+        communication: run.communication,
+        memory: memory_parts.iter().map(MemoryParts::total).collect(),
+        memory_parts,
+        timeline: run.timeline,
+    }
+}
+
+struct Run<'a> {
+    graph: &'a Graph,
+    costs: &'a CostModel<'a>,
+    program: &'a ValidProgram,
+    /// By device: when its computation stream has done what it was given.
+    clock: Vec<f64>,
+    /// When the communication streams have done what they were given; collectives take all devices.
+    network: f64,
+    /// Start and end of the collectives so far, in order; they do not overlap each other.
+    collectives: Vec<(f64, f64)>,
+    /// By device: the first of [`Self::collectives`] that may end after its clock.
+    pending: Vec<usize>,
+    /// By value and device: when it is there.
+    ready: Vec<Vec<f64>>,
+    compute: Vec<f64>,
+    communication: f64,
+    record: bool,
+    timeline: Vec<Event>,
+}
+
+impl<'a> Run<'a> {
+    fn new(graph: &'a Graph, costs: &'a CostModel<'a>, program: &'a ValidProgram, record: bool) -> Self {
+        let devices = costs.devices();
+        Self {
+            graph,
+            costs,
+            program,
+            clock: vec![0.0; devices],
+            network: 0.0,
+            collectives: Vec::new(),
+            pending: vec![0; devices],
+            ready: vec![vec![0.0; devices]; program.values.len()],
+            compute: vec![0.0; devices],
+            communication: 0.0,
+            record,
+            timeline: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Input { .. } | Step::Output { .. } => {}
+            Step::Compute {
+                operator,
+                choice,
+                reads,
+                writes,
+            } => self.operator(*operator, *choice, reads, writes),
+            Step::Convert {
+                read,
+                write,
+                implementation: None,
+                ..
+            } => self.ready[*write] = self.ready[*read].clone(),
+            Step::Convert {
+                conversion,
+                read,
+                write,
+                implementation: Some(how),
+            } => {
+                let (from, to) = (&self.program.values[*read], &self.program.values[*write]);
+                let seconds = self
+                    .costs
+                    .collective(from.tensor, &from.placements, &to.placements, *how);
+                let start = self
+                    .clock
+                    .iter()
+                    .chain(&self.ready[*read])
+                    .copied()
+                    .fold(self.network, f64::max);
+                let end = start + seconds;
+                self.network = end;
+                self.communication += seconds;
+                self.collectives.push((start, end));
+                self.ready[*write].fill(end);
+                if self.record {
+                    let name = format!("{conversion} {}", self.graph.tensors[from.tensor].name);
+                    for device in 0..self.clock.len() {
+                        let (stream, name) = (Stream::Communication, name.clone());
+                        self.timeline.push(Event {
+                            device,
+                            stream,
+                            name,
+                            start,
+                            end,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn operator(&mut self, operator: usize, choice: usize, reads: &[usize], writes: &[usize]) {
+        let node = &self.graph.operators[operator];
+        for device in 0..self.clock.len() {
+            let there = reads.iter().map(|value| self.ready[*value][device]).fold(0.0, f64::max);
+            let seconds = self.costs.compute(operator, &node.choices[choice], device);
+            let mut done = there;
+            if seconds > 0.0 {
+                let start = self.clock[device].max(there);
+                done = self.advance(device, start, seconds);
+                self.clock[device] = done;
+                self.compute[device] += seconds;
+                if self.record {
+                    let (stream, name) = (Stream::Computation, node.name.clone());
+                    self.timeline.push(Event {
+                        device,
+                        stream,
+                        name,
+                        start,
+                        end: done,
+                    });
+                }
+            }
+            for value in writes {
+                self.ready[*value][device] = done;
+            }
+        }
+    }
+
+    /// When `work` seconds of computation that start at `start` are done, slowed by the collectives meanwhile.
+    fn advance(&mut self, device: usize, start: f64, work: f64) -> f64 {
+        let rate = self.costs.overlap();
+        let (mut now, mut left) = (start, work);
+        while let Some((begin, end)) = self.collectives.get(self.pending[device]).copied() {
+            if now + left <= begin {
+                break;
+            }
+            left -= (begin - now).max(0.0);
+            now = now.max(begin);
+            if now < end {
+                if left <= rate * (end - now) {
+                    return now + left / rate;
+                }
+                left -= rate * (end - now);
+                now = end;
+            }
+            self.pending[device] += 1;
+        }
+        now + left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, perceptron, random_program};
+    use crate::validate::validate;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn prices_bound_the_time_from_below(seed: u64, theta in 0.0..=1.0f64) {
+            let random = &mut Random(seed);
+            let graph = perceptron(1 + random.below(2), [12, 4, 8]);
+            let cluster = random.cluster();
+            let devices = cluster.devices().len();
+            let shares = random.shares(&graph, devices);
+            let program = validate(&graph, &random_program(&graph, random)).expect("a valid program");
+            let step = simulate(&graph, &cluster, &shares, &program, &Options::default());
+            let weights: Vec<f64> = (0..devices).map(|_| random.unit() * random.below(2) as f64 + 1e-9).collect();
+            let total: f64 = weights.iter().sum();
+            let compute: f64 = weights.iter().zip(&step.compute).map(|(weight, compute)| weight / total * compute).sum();
+            let bound = theta * compute + (1.0 - theta * cluster.overlap) * step.communication;
+            prop_assert!(bound <= step.seconds * (1.0 + 1e-12), "{bound} > {}", step.seconds);
+        }
+    }
+}

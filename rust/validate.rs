@@ -1,0 +1,453 @@
+//! The validator of programs: proves that a program computes what its graph asks for, instruction by instruction.
+//!
+//! A *property* (tensor, placement) says that the devices together hold the tensor in that placement. The validator keeps the
+//! set of properties that are there, checks that each instruction finds what it needs and is one that the graph offers, and that the goal is
+//! reached in the end: every output in a placement that is allowed for it.
+
+use rustc_hash::FxHashMap;
+
+use crate::graph::{Graph, InputKind, OutputKind};
+use crate::placement::{Placement, Placements};
+use crate::program::{Conversion, Implementation, Instruction, Program};
+use crate::wellformed::{Names, validate_placement};
+
+/// A program does not compute its graph.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// An instruction is wrong.
+    #[error("instruction {index} ({instruction}): {message}")]
+    Instruction {
+        /// Its position in the program, from 0.
+        index: usize,
+        /// Its readable line.
+        instruction: String,
+        /// What is wrong or missing.
+        message: String,
+    },
+    /// The program ends without something that it must leave behind.
+    #[error("the program ends after {length} instructions, but {message}")]
+    Missing {
+        /// Number of instructions.
+        length: usize,
+        /// What is missing.
+        message: String,
+    },
+}
+
+/// A tensor in a placement that a program makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Index into [`Graph::tensors`].
+    pub tensor: usize,
+    /// How it lies.
+    pub placements: Placements,
+}
+
+/// An instruction with indices in place of names. Reads and writes are indices into [`ValidProgram::values`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// An input is there.
+    Input {
+        /// Index into [`Graph::inputs`].
+        input: usize,
+        /// The value.
+        write: usize,
+    },
+    /// An operator is applied.
+    Compute {
+        /// Index into [`Graph::operators`].
+        operator: usize,
+        /// Index into the operator's choices.
+        choice: usize,
+        /// Its operands.
+        reads: Vec<usize>,
+        /// Its results.
+        writes: Vec<usize>,
+    },
+    /// A tensor gains a placement.
+    Convert {
+        /// How.
+        conversion: Conversion,
+        /// How the collective is carried out.
+        implementation: Option<Implementation>,
+        /// The placement that is there.
+        read: usize,
+        /// The placement that is gained.
+        write: usize,
+    },
+    /// An output is read.
+    Output {
+        /// Index into [`Graph::outputs`].
+        output: usize,
+        /// The value.
+        read: usize,
+    },
+}
+
+/// A program that was proven right, in a form that is quick to walk.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ValidProgram {
+    /// Everything that is ever there.
+    pub values: Vec<Value>,
+    /// The instructions, in order.
+    pub steps: Vec<Step>,
+}
+
+/// Checks a program against its (validated) graph.
+///
+/// # Errors
+/// Names the first wrong instruction, or what is missing at the end.
+pub fn validate(graph: &Graph, program: &Program) -> Result<ValidProgram, ProgramError> {
+    validate_with(graph, &graph.names(), program)
+}
+
+/// [`validate`], for callers that keep the names.
+///
+/// # Errors
+/// As [`validate`].
+pub fn validate_with(graph: &Graph, names: &Names, program: &Program) -> Result<ValidProgram, ProgramError> {
+    let mut validator = Validator {
+        graph,
+        names,
+        there: vec![Vec::new(); graph.tensors.len()],
+        reached: vec![false; graph.outputs.len()],
+        inputs: graph
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(index, input)| (input.tensor, index))
+            .collect(),
+        valid: ValidProgram::default(),
+    };
+    for (index, instruction) in program.instructions.iter().enumerate() {
+        let step = validator
+            .step(instruction)
+            .map_err(|message| ProgramError::Instruction {
+                index,
+                instruction: instruction.to_string(),
+                message,
+            })?;
+        validator.valid.steps.push(step);
+    }
+    let length = program.instructions.len();
+    validator
+        .finish()
+        .map_err(|message| ProgramError::Missing { length, message })?;
+    Ok(validator.valid)
+}
+
+struct Validator<'a> {
+    graph: &'a Graph,
+    names: &'a Names,
+    /// By tensor: the values that are there.
+    there: Vec<Vec<usize>>,
+    /// By output: whether an instruction reads it.
+    reached: Vec<bool>,
+    /// By tensor: the input that it is.
+    inputs: FxHashMap<usize, usize>,
+    valid: ValidProgram,
+}
+
+impl Validator<'_> {
+    fn step(&mut self, instruction: &Instruction) -> Result<Step, String> {
+        match instruction {
+            Instruction::Input { tensor, placement } => self.input(tensor, placement),
+            Instruction::Compute {
+                operator,
+                target,
+                inputs,
+                outputs,
+                axis,
+            } => self.compute(operator, target, inputs, outputs, axis.as_deref()),
+            Instruction::Convert {
+                conversion,
+                tensor,
+                from,
+                to,
+                axis,
+                implementation,
+            } => self.convert(*conversion, tensor, from, to, axis.as_deref(), *implementation),
+            Instruction::Output {
+                name,
+                tensor,
+                placement,
+            } => self.output(name, tensor, placement),
+        }
+    }
+
+    fn input(&mut self, name: &str, placements: &Placements) -> Result<Step, String> {
+        let tensor = self.tensor(name)?;
+        let input = *self
+            .inputs
+            .get(&tensor)
+            .ok_or_else(|| format!("\"{name}\" is not an input of the graph"))?;
+        if !self.there[tensor].is_empty() {
+            return Err(format!(
+                "\"{name}\" is already there: an input is stored in one placement"
+            ));
+        }
+        validate_placement(&self.graph.tensors[tensor], placements)?;
+        let kind = self.graph.inputs[input].kind;
+        let sliceable = matches!(kind, InputKind::Parameter | InputKind::Buffer | InputKind::Input);
+        match placements.as_slice() {
+            [Placement::Replicate] => {}
+            [Placement::Shard(_)] if sliceable => {}
+            [Placement::Shard(_)] => return Err(format!("an input of kind {kind:?} is whole on every device")),
+            _ => return Err("an input cannot be partial".into()),
+        }
+        Ok(Step::Input {
+            input,
+            write: self.gain(tensor, placements),
+        })
+    }
+
+    fn compute(
+        &mut self,
+        name: &str,
+        target: &str,
+        inputs: &[(String, Placements)],
+        outputs: &[(String, Placements)],
+        axis: Option<&str>,
+    ) -> Result<Step, String> {
+        let graph = self.graph;
+        let operator = *self
+            .names
+            .operators
+            .get(name)
+            .ok_or_else(|| format!("there is no operator \"{name}\""))?;
+        let node = &graph.operators[operator];
+        if node.target != target {
+            return Err(format!("operator \"{name}\" is {}, not {target}", node.target));
+        }
+        self.same_tensors("operands", &node.operands, inputs)?;
+        self.same_tensors("results", &node.results, outputs)?;
+        let axis = axis.map(|axis| self.axis(axis)).transpose()?;
+        let equal = |expected: &[Placements], found: &[(String, Placements)]| {
+            expected.iter().eq(found.iter().map(|(_, placements)| placements))
+        };
+        let choice = node
+            .choices
+            .iter()
+            .position(|choice| choice.axis == axis && equal(&choice.inputs, inputs) && equal(&choice.outputs, outputs));
+        let choice = choice.ok_or_else(|| format!("operator \"{name}\" offers no such choice"))?;
+        let reads = node.operands.iter().zip(inputs);
+        let reads = reads
+            .map(|(tensor, (_, placements))| self.needed(*tensor, placements))
+            .collect::<Result<Vec<_>, _>>()?;
+        let gains =
+            |(tensor, (_, placements)): (&usize, &(String, Placements))| self.find(*tensor, placements).is_none();
+        if !node.results.iter().zip(outputs).any(gains) {
+            return Err(format!(
+                "operator \"{name}\" gains nothing: its results are already there"
+            ));
+        }
+        let writes = node.results.iter().zip(outputs);
+        let writes = writes
+            .map(|(tensor, (_, placements))| self.gain(*tensor, placements))
+            .collect();
+        Ok(Step::Compute {
+            operator,
+            choice,
+            reads,
+            writes,
+        })
+    }
+
+    fn convert(
+        &mut self,
+        conversion: Conversion,
+        name: &str,
+        from: &Placements,
+        to: &Placements,
+        axis: Option<&str>,
+        implementation: Option<Implementation>,
+    ) -> Result<Step, String> {
+        let tensor = self.tensor(name)?;
+        let node = &self.graph.tensors[tensor];
+        validate_placement(node, from)?;
+        validate_placement(node, to)?;
+        if Conversion::between(from, to) != Some(conversion) {
+            return Err(format!(
+                "{conversion} does not lead from the one placement to the other"
+            ));
+        }
+        let expected = Conversion::axis(node, from, to);
+        if axis.map(|axis| self.axis(axis)).transpose()? != expected {
+            let expected = expected.map_or("none", |axis| &self.graph.axes[axis].name);
+            return Err(format!("the axis is wrong, expected {expected}"));
+        }
+        let known = conversion.implementations();
+        match implementation {
+            None if known.is_empty() => {}
+            Some(implementation) if known.contains(&implementation) => {}
+            Some(implementation) => return Err(format!("{conversion} cannot be carried out as {implementation}")),
+            None => return Err(format!("{conversion} needs an implementation")),
+        }
+        let read = self.needed(tensor, from)?;
+        if self.find(tensor, to).is_some() {
+            return Err(format!(
+                "the conversion gains nothing: {} is already there",
+                self.show(tensor, to)
+            ));
+        }
+        Ok(Step::Convert {
+            conversion,
+            implementation,
+            read,
+            write: self.gain(tensor, to),
+        })
+    }
+
+    fn output(&mut self, name: &str, tensor_name: &str, placements: &Placements) -> Result<Step, String> {
+        let tensor = self.tensor(tensor_name)?;
+        let read = self.needed(tensor, placements)?;
+        let outputs = self.graph.outputs.iter().enumerate();
+        // Names are unique among outputs of one kind only: a module's output may be named like a parameter.
+        let mut problem =
+            format!("the graph has no output \"{name}\" that is tensor \"{tensor_name}\" and not yet read");
+        for (index, output) in outputs {
+            if self.reached[index] || output.name != name || output.tensor != tensor {
+                continue;
+            }
+            match self.allowed(index, placements) {
+                Ok(()) => {
+                    self.reached[index] = true;
+                    return Ok(Step::Output { output: index, read });
+                }
+                Err(message) => problem = message,
+            }
+        }
+        Err(problem)
+    }
+
+    /// Whether an output may end in a placement.
+    fn allowed(&self, output: usize, placements: &Placements) -> Result<(), String> {
+        let output = &self.graph.outputs[output];
+        let replicated = placements.iter().all(|placement| *placement == Placement::Replicate);
+        match output.kind {
+            OutputKind::Loss | OutputKind::InputGradient if replicated => Ok(()),
+            OutputKind::Loss | OutputKind::InputGradient => Err(format!("a {:?} must end replicated", output.kind)),
+            OutputKind::Output if placements.contains(&Placement::Partial) => {
+                Err("an output cannot end partial".into())
+            }
+            OutputKind::Output => Ok(()),
+            OutputKind::Gradient | OutputKind::Buffer => {
+                let of = output.of.expect("a validated graph");
+                // The first value of a parameter or buffer is its input instruction's.
+                match self.there[of]
+                    .first()
+                    .map(|value| &self.valid.values[*value].placements)
+                {
+                    Some(stored) if stored == placements => Ok(()),
+                    Some(stored) => Err(format!(
+                        "a {:?} must end as it is stored, as {}",
+                        output.kind,
+                        self.show(of, stored)
+                    )),
+                    None => Err(format!(
+                        "there is no input instruction for \"{}\"",
+                        self.graph.tensors[of].name
+                    )),
+                }
+            }
+        }
+    }
+
+    /// What must hold at the end.
+    fn finish(&self) -> Result<(), String> {
+        for input in &self.graph.inputs {
+            let stored = matches!(input.kind, InputKind::Parameter | InputKind::Buffer);
+            if stored && self.there[input.tensor].is_empty() {
+                let (kind, name) = (input.kind, &self.graph.tensors[input.tensor].name);
+                return Err(format!("{kind:?} \"{name}\" has no input instruction"));
+            }
+        }
+        match self.reached.iter().position(|reached| !reached) {
+            Some(output) => {
+                let output = &self.graph.outputs[output];
+                Err(format!("output \"{}\" ({:?}) is missing", output.name, output.kind))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn same_tensors(&self, what: &str, expected: &[usize], found: &[(String, Placements)]) -> Result<(), String> {
+        let expected = expected.iter().map(|tensor| &self.graph.tensors[*tensor].name);
+        if expected.clone().eq(found.iter().map(|(name, _)| name)) {
+            return Ok(());
+        }
+        Err(format!(
+            "the {what} differ from the operator's, {:?}",
+            expected.collect::<Vec<_>>()
+        ))
+    }
+
+    fn tensor(&self, name: &str) -> Result<usize, String> {
+        self.names
+            .tensors
+            .get(name)
+            .copied()
+            .ok_or_else(|| format!("there is no tensor \"{name}\""))
+    }
+
+    fn axis(&self, name: &str) -> Result<usize, String> {
+        self.names
+            .axes
+            .get(name)
+            .copied()
+            .ok_or_else(|| format!("there is no axis \"{name}\""))
+    }
+
+    fn find(&self, tensor: usize, placements: &Placements) -> Option<usize> {
+        self.there[tensor]
+            .iter()
+            .copied()
+            .find(|value| self.valid.values[*value].placements == *placements)
+    }
+
+    fn needed(&self, tensor: usize, placements: &Placements) -> Result<usize, String> {
+        self.find(tensor, placements).ok_or_else(|| {
+            let there = self.there[tensor]
+                .iter()
+                .map(|value| self.show(tensor, &self.valid.values[*value].placements));
+            let there = there.collect::<Vec<_>>().join(", ");
+            let there = if there.is_empty() {
+                "nothing of it".into()
+            } else {
+                there
+            };
+            format!("{} is needed, but {there} is there", self.show(tensor, placements))
+        })
+    }
+
+    fn gain(&mut self, tensor: usize, placements: &Placements) -> usize {
+        self.find(tensor, placements).unwrap_or_else(|| {
+            self.valid.values.push(Value {
+                tensor,
+                placements: placements.clone(),
+            });
+            self.there[tensor].push(self.valid.values.len() - 1);
+            self.valid.values.len() - 1
+        })
+    }
+
+    fn show(&self, tensor: usize, placements: &Placements) -> String {
+        crate::program::value(&self.graph.tensors[tensor].name, placements)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, perceptron, random_program};
+
+    #[test]
+    fn random_programs_are_valid() {
+        let graph = perceptron(2, [8, 4, 6]);
+        for seed in 0..50 {
+            let program = random_program(&graph, &mut Random(seed));
+            let valid = validate(&graph, &program).expect("a valid program");
+            assert_eq!(valid.steps.len(), program.instructions.len());
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Checks that a graph read from outside is what [`crate::graph`] promises, and finds its parts by name.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::graph::{Axis, Graph, InputKind, Operator, Output, OutputKind, Tensor};
+use crate::placement::{Placement, Placements};
+
+/// What is wrong with a graph, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct GraphError(String);
+
+/// Indices of the parts of a graph by their unique names.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// Index into [`Graph::axes`].
+    pub axes: FxHashMap<String, usize>,
+    /// Index into [`Graph::tensors`].
+    pub tensors: FxHashMap<String, usize>,
+    /// Index into [`Graph::operators`].
+    pub operators: FxHashMap<String, usize>,
+}
+
+impl Graph {
+    /// Reads and validates a graph from JSON.
+    ///
+    /// # Errors
+    /// Names what is wrong, and where.
+    pub fn from_json(json: &[u8]) -> Result<Self, GraphError> {
+        let graph: Self =
+            serde_json::from_slice(json).map_err(|error| GraphError(format!("the graph cannot be read: {error}")))?;
+        graph.validate()?;
+        Ok(graph)
+    }
+
+    /// Indices by name.
+    pub fn names(&self) -> Names {
+        fn index<T>(items: &[T], name: impl Fn(&T) -> &String) -> FxHashMap<String, usize> {
+            items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| (name(item).clone(), index))
+                .collect()
+        }
+        Names {
+            axes: index(&self.axes, |axis| &axis.name),
+            tensors: index(&self.tensors, |tensor| &tensor.name),
+            operators: index(&self.operators, |operator| &operator.name),
+        }
+    }
+
+    /// Checks the graph: unique names, indices in range, every tensor written once and before it is read, choices that fit
+    /// their operator and the axes of its tensors.
+    ///
+    /// # Errors
+    /// Names the first thing that is wrong.
+    pub fn validate(&self) -> Result<(), GraphError> {
+        if self.format != "hap-graph-1" {
+            return Err(GraphError(format!(
+                "format is \"{}\", expected \"hap-graph-1\"",
+                self.format
+            )));
+        }
+        unique("axes", self.axes.iter().map(|axis| &axis.name))?;
+        unique("tensors", self.tensors.iter().map(|tensor| &tensor.name))?;
+        unique("operators", self.operators.iter().map(|operator| &operator.name))?;
+        self.axes.iter().try_for_each(validate_axis)?;
+        self.tensors
+            .iter()
+            .try_for_each(|tensor| self.validate_tensor(tensor))?;
+        self.validate_order()?;
+        self.operators
+            .iter()
+            .try_for_each(|operator| self.validate_operator(operator))?;
+        self.validate_outputs()
+    }
+
+    fn validate_tensor(&self, tensor: &Tensor) -> Result<(), GraphError> {
+        let name = &tensor.name;
+        not_negative(tensor.bytes, &format!("tensor \"{name}\": bytes"))?;
+        if let Some(axis) = tensor.occurrences.iter().find(|axis| **axis >= self.axes.len()) {
+            let axes = self.axes.len();
+            return Err(GraphError(format!(
+                "tensor \"{name}\" has axis {axis}, but there are {axes} axes"
+            )));
+        }
+        if element_bytes(&tensor.dtype).is_none() {
+            return Err(GraphError(format!(
+                "tensor \"{name}\" has an unknown element type, \"{}\"",
+                tensor.dtype
+            )));
+        }
+        Ok(())
+    }
+
+    /// Every tensor is written once, and before it is read.
+    fn validate_order(&self) -> Result<(), GraphError> {
+        let mut written = vec![false; self.tensors.len()];
+        let mut write = |tensor: usize, writer: &str| match written.get_mut(tensor) {
+            None => Err(GraphError(format!(
+                "{writer} writes tensor {tensor}, which does not exist"
+            ))),
+            Some(true) => Err(GraphError(format!(
+                "{writer} writes \"{}\", which is already there",
+                self.tensors[tensor].name
+            ))),
+            Some(written) => {
+                *written = true;
+                Ok(())
+            }
+        };
+        for input in &self.inputs {
+            write(input.tensor, &format!("input \"{}\"", input.name))?;
+        }
+        // Readers are checked by position: when an operator is reached, what later ones write is not there yet.
+        let mut writer = vec![None; self.tensors.len()];
+        for (position, operator) in self.operators.iter().enumerate() {
+            for result in &operator.results {
+                write(*result, &format!("operator \"{}\"", operator.name))?;
+                writer[*result] = Some(position);
+            }
+        }
+        for (position, operator) in self.operators.iter().enumerate() {
+            for operand in &operator.operands {
+                let name = &operator.name;
+                let Some(tensor) = self.tensors.get(*operand) else {
+                    return Err(GraphError(format!(
+                        "operator \"{name}\" reads tensor {operand}, which does not exist"
+                    )));
+                };
+                if writer[*operand].is_some_and(|writer| writer >= position) {
+                    let tensor = &tensor.name;
+                    return Err(GraphError(format!(
+                        "operator \"{name}\" reads \"{tensor}\" before it is written"
+                    )));
+                }
+            }
+        }
+        match written.iter().position(|written| !written) {
+            Some(tensor) => {
+                let name = &self.tensors[tensor].name;
+                Err(GraphError(format!(
+                    "tensor \"{name}\" is written by no input and no operator"
+                )))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn validate_operator(&self, operator: &Operator) -> Result<(), GraphError> {
+        let name = &operator.name;
+        not_negative(operator.flops, &format!("operator \"{name}\": flops"))?;
+        let bytes = [
+            ("operand_bytes", &operator.operand_bytes, operator.operands.len()),
+            ("result_bytes", &operator.result_bytes, operator.results.len()),
+        ];
+        for (field, bytes, expected) in bytes {
+            if bytes.len() != expected {
+                let found = bytes.len();
+                return Err(GraphError(format!(
+                    "operator \"{name}\": {field} has {found} entries, expected {expected}"
+                )));
+            }
+            bytes
+                .iter()
+                .try_for_each(|bytes| not_negative(*bytes, &format!("operator \"{name}\": {field}")))?;
+        }
+        if operator.layout && operator.operands.is_empty() {
+            return Err(GraphError(format!(
+                "operator \"{name}\" is a layout operator, but has no operand"
+            )));
+        }
+        let Some(first) = operator.choices.first() else {
+            return Err(GraphError(format!(
+                "operator \"{name}\" has no choices, expected the replicated one at least"
+            )));
+        };
+        let mut placements = first.inputs.iter().chain(&first.outputs).flatten();
+        if first.axis.is_some() || placements.any(|placement| *placement != Placement::Replicate) {
+            return Err(GraphError(format!(
+                "operator \"{name}\": choice 0 is not the replicated one"
+            )));
+        }
+        for (index, choice) in operator.choices.iter().enumerate() {
+            let place = format!("operator \"{name}\", choice {index}");
+            self.validate_placements(
+                &operator.operands,
+                &choice.inputs,
+                choice.axis,
+                &format!("{place}, inputs"),
+            )?;
+            self.validate_placements(
+                &operator.results,
+                &choice.outputs,
+                choice.axis,
+                &format!("{place}, outputs"),
+            )?;
+            if let Some(axis) = choice.axis.filter(|axis| *axis >= self.axes.len()) {
+                let axes = self.axes.len();
+                return Err(GraphError(format!(
+                    "{place}: axis is {axis}, but there are {axes} axes"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_placements(
+        &self,
+        tensors: &[usize],
+        placements: &[Placements],
+        axis: Option<usize>,
+        place: &str,
+    ) -> Result<(), GraphError> {
+        if placements.len() != tensors.len() {
+            let (found, expected) = (placements.len(), tensors.len());
+            return Err(GraphError(format!("{place}: {found} placements, expected {expected}")));
+        }
+        for (tensor, placements) in tensors.iter().zip(placements) {
+            let tensor = &self.tensors[*tensor];
+            validate_placement(tensor, placements).map_err(|message| GraphError(format!("{place}: {message}")))?;
+            if let [Placement::Shard(occurrence)] = placements.as_slice()
+                && axis != Some(tensor.occurrences[*occurrence as usize])
+            {
+                let (name, held) = (&tensor.name, &self.axes[tensor.occurrences[*occurrence as usize]].name);
+                let shared = axis
+                    .and_then(|axis| self.axes.get(axis))
+                    .map_or("no axis", |axis| &axis.name);
+                return Err(GraphError(format!(
+                    "{place}: \"{name}\" is sharded along axis \"{held}\", but the work is shared along {shared}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_outputs(&self) -> Result<(), GraphError> {
+        let mut names = FxHashSet::default();
+        for output in &self.outputs {
+            let name = &output.name;
+            if output.tensor >= self.tensors.len() {
+                let tensor = output.tensor;
+                return Err(GraphError(format!(
+                    "output \"{name}\" is tensor {tensor}, which does not exist"
+                )));
+            }
+            if !names.insert((output.kind as u8, name)) {
+                return Err(GraphError(format!(
+                    "there are two outputs of kind {:?} named \"{name}\"",
+                    output.kind
+                )));
+            }
+            let stored = match output.kind {
+                OutputKind::Gradient => InputKind::Parameter,
+                OutputKind::Buffer => InputKind::Buffer,
+                _ => continue,
+            };
+            self.validate_stored(output, stored)?;
+        }
+        Ok(())
+    }
+
+    /// A gradient or new buffer must be able to take every placement of the parameter or buffer that it belongs to.
+    fn validate_stored(&self, output: &Output, kind: InputKind) -> Result<(), GraphError> {
+        let name = &output.name;
+        let stored = self
+            .inputs
+            .iter()
+            .find(|input| input.kind == kind && Some(input.tensor) == output.of);
+        let Some(stored) = stored else {
+            let of = output.of;
+            return Err(GraphError(format!(
+                "output \"{name}\" ({:?}) is of tensor {of:?}, which is no input of kind {kind:?}",
+                output.kind
+            )));
+        };
+        let (stored, tensor) = (&self.tensors[stored.tensor], &self.tensors[output.tensor]);
+        if stored.occurrences != tensor.occurrences {
+            return Err(GraphError(format!(
+                "output \"{name}\": \"{}\" has axes {:?}, but \"{}\" has {:?}: they must agree",
+                tensor.name, tensor.occurrences, stored.name, stored.occurrences
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a tensor can lie like this: one level, an occurrence that exists, no partial sums where they make no sense.
+///
+/// # Errors
+/// Says why not.
+pub fn validate_placement(tensor: &Tensor, placements: &[Placement]) -> Result<(), String> {
+    let name = &tensor.name;
+    match placements {
+        [Placement::Replicate] => Ok(()),
+        [Placement::Partial] if tensor.summable => Ok(()),
+        [Placement::Partial] => Err(format!(
+            "\"{name}\" cannot be partial: sums of {} make no sense",
+            tensor.dtype
+        )),
+        [Placement::Shard(occurrence)] if (*occurrence as usize) < tensor.occurrences.len() => Ok(()),
+        [Placement::Shard(occurrence)] => {
+            let found = tensor.occurrences.len();
+            Err(format!(
+                "\"{name}\" cannot be S{occurrence}: it has {found} occurrences of axes"
+            ))
+        }
+        _ => Err(format!(
+            "\"{name}\" is placed on {} levels, expected 1",
+            placements.len()
+        )),
+    }
+}
+
+/// Bytes of one element of a type that PyTorch names: `bfloat16` is 2, `bool` is 1. `None` for what is no such name.
+pub fn element_bytes(dtype: &str) -> Option<f64> {
+    if dtype == "bool" {
+        return Some(1.0);
+    }
+    let digits: String = dtype
+        .chars()
+        .skip_while(|c| !c.is_ascii_digit())
+        .take_while(char::is_ascii_digit)
+        .collect();
+    digits
+        .parse::<u32>()
+        .ok()
+        .filter(|bits| *bits > 0)
+        .map(|bits| f64::from(bits) / 8.0)
+}
+
+fn validate_axis(axis: &Axis) -> Result<(), GraphError> {
+    if axis.size == 0 {
+        return Err(GraphError(format!(
+            "axis \"{}\" has no units, expected one at least",
+            axis.name
+        )));
+    }
+    Ok(())
+}
+
+fn unique<'a>(kind: &str, names: impl Iterator<Item = &'a String>) -> Result<(), GraphError> {
+    let mut seen = FxHashSet::default();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(GraphError(format!("two {kind} are named \"{name}\"")));
+        }
+    }
+    Ok(())
+}
+
+fn not_negative(value: f64, place: &str) -> Result<(), GraphError> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(GraphError(format!(
+        "{place} is {value}, expected a number that is not negative"
+    )))
+}
