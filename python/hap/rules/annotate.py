@@ -1,0 +1,200 @@
+"""Finds the axes of a graph, and what every operator offers: ``annotate(graph) -> AxisGraph``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hap.graph import Graph, Operator
+from hap.placement import REPLICATE, Placements, Shard
+from hap.rules import costs, serialise
+from hap.rules.axes import Factor, inner_products, leaves, unify
+from hap.rules.binding import Bound, Dims, bind
+from hap.rules.call import Call, Rule, bind_arguments
+from hap.rules.choices import Choice, operator_choices
+from hap.rules.families import rule_of
+from hap.rules.local import LocalCode
+from hap.rules.localise import Occurrences, Site, local_code, local_shape
+from hap.rules.naming import Axis, name_axes
+
+logger = logging.getLogger("hap")
+
+Splits = Mapping[str, Sequence[int]]
+"""Units of each device, by the name of the axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One axis in one dimension of a tensor."""
+
+    dim: int
+    axis: int
+
+
+@dataclass(frozen=True)
+class AxisGraph:
+    """A graph with its axes and with all that its operators offer.
+
+    Attributes:
+        graph: the graph.
+        axes: the model's axes.
+        occurrences: for each tensor its axes, dimension by dimension, outermost first. ``Shard(i)`` means entry ``i``.
+        choices: for each operator every way to run it; the first is the replicated one.
+        replicated: operators that no rule speaks of.
+        layout: for each operator, whether it only renames indices.
+        flops: floating-point operations of each operator on one device.
+        cuts: operators at which two ways of factoring a dimension could not be matched.
+    """
+
+    graph: Graph
+    axes: tuple[Axis, ...]
+    occurrences: tuple[tuple[Occurrence, ...], ...]
+    choices: tuple[tuple[Choice, ...], ...]
+    replicated: tuple[int, ...]
+    layout: tuple[bool, ...]
+    flops: tuple[float, ...]
+    cuts: tuple[int, ...]
+    calls: tuple[Call, ...]
+    bound: tuple[Bound | None, ...]
+
+    def to_json(self) -> bytes:
+        """What the Rust core reads: format ``hap-graph-1``."""
+        return serialise.to_json(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the graph with its arguments; equal on all ranks for equal models."""
+        return serialise.fingerprint(self)
+
+    def local_shape(self, tensor: int, placements: Placements, splits: Splits, rank: int) -> tuple[int, ...]:
+        """The shape of what a rank holds of a tensor in a placement."""
+        placement = placements[0]
+        share = 0
+        if isinstance(placement, Shard):
+            share = splits[self.axes[self.occurrences[tensor][placement.occurrence].axis].name][rank]
+        return local_shape(self.graph.tensors[tensor].shape, self._sizes(tensor), placements, share)
+
+    def local_code(self, operator: int, choice: Choice, splits: Splits, rank: int) -> LocalCode:
+        """What a rank executes for an operator under one of its choices."""
+        call, bound = self.calls[operator], self.bound[operator]
+        share, offset = 0, 0
+        if choice.axis is not None:
+            units = splits[self.axes[choice.axis].name]
+            share, offset = units[rank], sum(units[:rank])
+        node = self.graph.operators[operator]
+        return local_code(
+            Site(
+                call=call,
+                bound=bound,
+                choice=choice,
+                leaf_sizes={} if bound is None else _leaf_sizes(bound),
+                operand_occurrences=tuple(self._sizes(t) for t in node.operands),
+                result_occurrences=tuple(None if t is None else self._sizes(t) for t in node.results),
+                share=share,
+                offset=offset,
+            )
+        )
+
+    def _sizes(self, tensor: int) -> Occurrences:
+        return tuple((o.dim, self.axes[o.axis].size) for o in self.occurrences[tensor])
+
+
+def _leaf_sizes(bound: Bound) -> dict[str, list[int]]:
+    return {letter: [leaf.size for leaf in leaves(factors)] for letter, factors in bound.letters.items()}
+
+
+def annotate(graph: Graph) -> AxisGraph:
+    """Finds a graph's axes and attaches the operators' rules.
+
+    Hard links come first (contractions, pointwise, views, and each gradient and new buffer with what it belongs to),
+    then slice, split and cat, in order and in reverse. Operators without a rule are replicated, each with a warning.
+    """
+    dims: list[Dims] = [[[Factor(size)] for size in tensor.shape] for tensor in graph.tensors]
+    calls = [bind_arguments(graph, operator) for operator in graph.operators]
+    rules = [rule_of(operator.target) for operator in graph.operators]
+    bound: list[Bound | None] = [None] * len(calls)
+    soft: list[int] = []
+    for i, (call, rule) in enumerate(zip(calls, rules, strict=True)):
+        if rule is not None:
+            bound[i] = _bind(call, rule, graph.operators[i], dims, hard=True)
+            if rule.soft and bound[i] is not None:
+                soft.append(i)
+    for output in graph.outputs:
+        if output.tensor is not None and output.of is not None:
+            for a, b in zip(dims[output.tensor], dims[output.of], strict=True):
+                unify(a, b)
+    for i in (*soft, *reversed(soft)):
+        rule = rules[i]
+        assert rule is not None
+        bound[i] = _bind(calls[i], rule, graph.operators[i], dims, hard=False)
+    replicated = tuple(i for i, b in enumerate(bound) if b is None)
+    for i in replicated:
+        _warn(graph.operators[i], rules[i])
+    axes, numbers = name_axes(graph, dims)
+    occurrences = tuple(
+        tuple(Occurrence(dim, numbers[leaf]) for dim, factors in enumerate(own) for leaf in leaves(factors))
+        for own in dims
+    )
+    return AxisGraph(
+        graph=graph,
+        axes=axes,
+        occurrences=occurrences,
+        choices=tuple(
+            _choices(graph, operator, b, dims, numbers) for operator, b in zip(graph.operators, bound, strict=True)
+        ),
+        replicated=replicated,
+        layout=tuple(b is not None and b.rule.layout for b in bound),
+        flops=tuple(
+            costs.flops(graph, call, None if b is None else b.rule) for call, b in zip(calls, bound, strict=True)
+        ),
+        cuts=tuple(i for i, b in enumerate(bound) if b is not None and b.cut),
+        calls=tuple(calls),
+        bound=tuple(bound),
+    )
+
+
+def _bind(call: Call, rule: Rule, operator: Operator, dims: Sequence[Dims], hard: bool) -> Bound | None:
+    ordered = [0] * len(operator.operands)
+    for tensor, place in zip(operator.operands, call.order, strict=True):
+        ordered[place] = tensor
+    operands = [dims[t] for t in ordered]
+    results = [None if t is None else dims[t] for t in operator.results]
+
+    def inner(small: tuple[str, int], large: tuple[str, int], dim: int) -> list[int]:
+        if hard:
+            return [1]
+
+        def side(kind: str, index: int) -> Sequence[Factor]:
+            own = operands[index] if kind == "operand" else results[index]
+            assert own is not None
+            return own[dim]
+
+        return inner_products(side(*small), side(*large))
+
+    return bind(call, rule, operands, results, inner)
+
+
+def _choices(
+    graph: Graph, operator: Operator, bound: Bound | None, dims: Sequence[Dims], numbers: Mapping[Factor, int]
+) -> tuple[Choice, ...]:
+    if bound is None:
+        exist = [t for t in operator.results if t is not None]
+        return (Choice((REPLICATE,) * len(operator.operands), (REPLICATE,) * len(exist)),)
+    return operator_choices(
+        bound,
+        [graph.tensors[t] for t in operator.operands],
+        [dims[t] for t in operator.operands],
+        [None if t is None else dims[t] for t in operator.results],
+        numbers,
+    )
+
+
+def _warn(operator: Operator, rule: Rule | None) -> None:
+    reason = "has no rule" if rule is None else "is called with arguments that its rule does not cover"
+    where = f", at {operator.source}" if operator.source else ""
+    logger.warning("%s (%s) %s: every device computes the whole of it%s", operator.name, operator.target, reason, where)
+
+
+__all__ = ["Axis", "AxisGraph", "Choice", "Occurrence", "annotate"]

@@ -1,0 +1,183 @@
+"""The instructions that follow from a bound line: every way to run an operator on all devices.
+
+* *Shard* one leaf of a letter: operands that hold it are sharded, the others whole. A result that holds it is sharded;
+  one that reads an operand with it but lacks it is partial; one that reads none is whole. Where a result is partial,
+  the additive operands without the letter are partial too, or they would be counted once per device.
+* *Pass a partial* through one linear operand (and all additive ones), or through all additive ones together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hap.graph import Tensor
+from hap.placement import PARTIAL, REPLICATE, Partial, Placements, shard
+from hap.rules.axes import Factor, leaves
+from hap.rules.binding import Bound, Dims, Letters
+
+Leaf = tuple[str, int]
+"""One leaf of a letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to run an operator on all devices.
+
+    Attributes:
+        inputs: placement needed of each of the operator's operands.
+        outputs: placement gained of each result that exists.
+        axis: the axis that the work is shared along; ``None`` where every device does the whole of it.
+        letter: the letter of the rule and its leaf that runs along that axis.
+    """
+
+    inputs: tuple[Placements, ...]
+    outputs: tuple[Placements, ...]
+    axis: int | None = None
+    letter: Leaf | None = None
+
+
+def occurrence_map(dims: Dims, letters: Letters, factors: Mapping[str, Sequence[Factor]]) -> dict[Leaf, int]:
+    """The occurrence of each leaf of the letters in one tensor, matched from both ends of each dimension.
+
+    A leaf that a cut keeps apart from the tensor's own leaves has none.
+    """
+    found: dict[Leaf, int] = {}
+    start = 0
+    bound = [[factor for dim in dims for factor in dim]] if letters.flat else dims
+    for group, dim in zip(letters.groups, bound, strict=True):
+        own = leaves(dim)
+        wanted = [(letter, i, leaf) for letter in group for i, leaf in enumerate(leaves(factors[letter]))]
+        common = min(len(own), len(wanted))
+        outer = 0
+        while outer < common and own[outer] is wanted[outer][2]:
+            letter, i, _ = wanted[outer]
+            found[letter, i] = start + outer
+            outer += 1
+        inner = 1
+        while inner <= common - outer and own[-inner] is wanted[-inner][2]:
+            letter, i, _ = wanted[-inner]
+            found[letter, i] = start + len(own) - inner
+            inner += 1
+        start += len(own)
+    return found
+
+
+def summable(dtype: torch.dtype) -> bool:
+    """Whether partial sums of such a tensor make sense."""
+    return dtype != torch.bool
+
+
+def keeps_sums(source: torch.dtype, result: torch.dtype) -> bool:
+    """Whether a sum of summands of one type may be taken after they have been turned into another.
+
+    Not from floating point to integers (each summand would be truncated), nor through a narrowing cast (each summand
+    would be rounded).
+    """
+    inexact = source.is_floating_point or source.is_complex
+    if result == torch.bool or (inexact and not (result.is_floating_point or result.is_complex)):
+        return False
+    same_kind = inexact == (result.is_floating_point or result.is_complex)
+    return not (same_kind and source != torch.bool and result.itemsize < source.itemsize)
+
+
+def operator_choices(
+    bound: Bound,
+    operands: Sequence[Tensor],
+    operand_dims: Sequence[Dims],
+    result_dims: Sequence[Dims | None],
+    axes: Mapping[Factor, int],
+) -> tuple[Choice, ...]:
+    """All choices of an operator; the first is the replicated one.
+
+    Args:
+        bound: the operator's rule, bound.
+        operands: in the order of :attr:`Operator.operands`.
+        operand_dims: their factors.
+        result_dims: factors of each of :attr:`Operator.results`.
+        axes: the number of each leaf's axis.
+    """
+    results = [(i, tensor) for i, tensor in enumerate(bound.call.results) if tensor is not None]
+    found = [Choice((REPLICATE,) * len(operands), (REPLICATE,) * len(results))]
+    found += _pass_partial(bound, operands, results)
+    operand_maps = [
+        occurrence_map(d, held, bound.letters) for d, held in zip(operand_dims, bound.operands, strict=True)
+    ]
+    result_maps: dict[int, dict[Leaf, int]] = {}
+    for i, _ in results:
+        dims, letters = result_dims[i], bound.results[i]
+        assert dims is not None
+        assert letters is not None
+        result_maps[i] = occurrence_map(dims, letters, bound.letters)
+    for letter in bound.letters:
+        if letter in bound.blocked:
+            continue
+        for i, leaf in enumerate(leaves(bound.letters[letter])):
+            placed = _shard((letter, i), bound, operands, results, operand_maps, result_maps)
+            if placed is not None:
+                found.append(Choice(*placed, axis=axes[leaf], letter=(letter, i)))
+    return tuple(found)
+
+
+def _pass_partial(bound: Bound, operands: Sequence[Tensor], results: Sequence[tuple[int, Tensor]]) -> list[Choice]:
+    additive = [i for i, mark in enumerate(bound.marks) if mark == "+"]
+    linear = [i for i, mark in enumerate(bound.marks) if mark == "~"]
+    found = []
+    for partial in [{t, *additive} for t in linear] or ([set(additive)] if additive else []):
+        outputs = []
+        for i, tensor in results:
+            read = partial & bound.reads[i]
+            if not all(keeps_sums(operands[t].dtype, tensor.dtype) for t in read):
+                break
+            outputs.append(PARTIAL if read else REPLICATE)
+        else:
+            if all(summable(operands[t].dtype) for t in partial) and PARTIAL in outputs:
+                inputs = tuple(PARTIAL if t in partial else REPLICATE for t in range(len(operands)))
+                found.append(Choice(inputs, tuple(outputs)))
+    return found
+
+
+def _shard(
+    leaf: Leaf,
+    bound: Bound,
+    operands: Sequence[Tensor],
+    results: Sequence[tuple[int, Tensor]],
+    operand_maps: Sequence[Mapping[Leaf, int]],
+    result_maps: Mapping[int, Mapping[Leaf, int]],
+) -> tuple[tuple[Placements, ...], tuple[Placements, ...]] | None:
+    """Placements of operands and results that shard one leaf of a letter; ``None`` where that cannot be."""
+    holders = {t for t, letters in enumerate(bound.operands) if leaf[0] in letters}
+    if any(leaf not in operand_maps[t] for t in holders):
+        return None
+    inputs = [shard(operand_maps[t][leaf]) if t in holders else REPLICATE for t in range(len(operands))]
+    outputs: list[Placements] = []
+    for i, tensor in results:
+        letters = bound.results[i]
+        assert letters is not None
+        if leaf[0] in letters:
+            if leaf not in result_maps[i]:
+                return None
+            outputs.append(shard(result_maps[i][leaf]))
+            continue
+        read = holders & bound.reads[i]
+        if not read:
+            outputs.append(REPLICATE)
+        elif any(
+            operands[t].dtype.is_floating_point and not keeps_sums(operands[t].dtype, tensor.dtype) for t in read
+        ) or not summable(tensor.dtype):
+            return None
+        else:
+            outputs.append(PARTIAL)
+    if PARTIAL in outputs:
+        for t, mark in enumerate(bound.marks):
+            if mark == "+" and t not in holders:
+                if not summable(operands[t].dtype):
+                    return None
+                inputs[t] = PARTIAL
+    partial_inputs = {t for t, placements in enumerate(inputs) if isinstance(placements[0], Partial)}
+    for (i, _), placements in zip(results, outputs, strict=True):
+        if partial_inputs & bound.reads[i] and placements != PARTIAL:
+            return None  # a summand would be taken for the whole
+    return tuple(inputs), tuple(outputs)

@@ -1,0 +1,73 @@
+"""FLOPs of an operator on one device, the bytes that it touches, and the element type that decides its speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from hap.graph import Graph, Ref
+from hap.rules.call import Call, Rule
+
+
+def formula(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """PyTorch's FLOP formula of an operator (:mod:`torch.utils.flop_counter`), where there is one."""
+    found = flop_registry.get(target.overloadpacket) or flop_registry.get(target)
+    return found if callable(found) else None
+
+
+def flops(graph: Graph, call: Call, rule: Rule | None) -> float:
+    """Floating-point operations of a call: PyTorch's formula, else one for each element touched; none for views."""
+    if rule is not None and rule.layout:
+        return 0.0
+    function = formula(call.operator.target)
+    if function is not None:
+        args, kwargs = (_shapes(graph, value) for value in (call.operator.args, call.operator.kwargs))
+        results = [None if t is None else t.shape for t in call.results]
+        out = tuple(results) if call.signature.sequence else results[0]
+        return float(function(*args, **kwargs, out_val=out))
+    operands, results_touched = touched(call, rule)
+    tensors = [*call.operands, *call.results]
+    counts = [
+        amount / tensor.dtype.itemsize
+        for amount, tensor in zip([*operands, *results_touched], tensors, strict=True)
+        if tensor is not None
+    ]
+    return max(counts, default=0.0)
+
+
+def _shapes(graph: Graph, value: Any) -> Any:
+    """Arguments with the shape of a tensor in its place, as the formulas take them."""
+    if isinstance(value, Ref):
+        return torch.Size(graph.tensors[value.tensor].shape)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_shapes(graph, item) for item in value)
+    if isinstance(value, dict):
+        return {name: _shapes(graph, item) for name, item in value.items()}
+    return value
+
+
+def touched(call: Call, rule: Rule | None) -> tuple[list[float], list[float]]:
+    """Bytes touched of each operand (in the order of the schema) and of each result."""
+    if rule is not None and rule.layout:
+        return [0.0] * len(call.operands), [0.0] * len(call.results)
+    if rule is not None and rule.touched is not None:
+        return rule.touched(call)
+    return [float(t.bytes) for t in call.operands], [0.0 if t is None else float(t.bytes) for t in call.results]
+
+
+def speed_dtype(call: Call) -> torch.dtype:
+    """The element type that decides a device's speed: the operands' where products dominate, else the result's."""
+    if formula(call.operator.target) is not None:
+        for tensor in call.operands:
+            if tensor.dtype.is_floating_point:
+                return tensor.dtype
+    result = call.first_result
+    return result.dtype if result is not None else torch.float32
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """PyTorch's name of an element type, ``float32``."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,54 @@
+"""The rules, one table for each family."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from hap.rules.call import Rule, Table
+from hap.rules.families import (
+    attention,
+    contraction,
+    convolution,
+    creation,
+    indexing,
+    joining,
+    normalisation,
+    pointwise,
+    pooling,
+    random,
+    reduction,
+    view,
+)
+
+FAMILIES = (
+    pointwise,
+    reduction,
+    contraction,
+    view,
+    joining,
+    indexing,
+    convolution,
+    pooling,
+    normalisation,
+    attention,
+    random,
+    creation,
+)
+
+RULES: Table = {}
+for _family in FAMILIES:
+    _twice = RULES.keys() & _family.RULES.keys()
+    assert not _twice, f"operators in two families: {sorted(_twice)}"
+    RULES.update(_family.RULES)
+
+
+@cache
+def _name(target: torch._ops.OpOverload) -> str:
+    return str(target)
+
+
+def rule_of(target: torch._ops.OpOverload) -> Rule | None:
+    """The rule of an overload, if there is one."""
+    return RULES.get(_name(target))

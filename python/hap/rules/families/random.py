@@ -1,0 +1,18 @@
+"""hap's own random operators: functions of (seed, step) and position, so that a mask does not depend on the split."""
+
+from __future__ import annotations
+
+from hap.rules.call import Call, Local, Lowered, Rule, Table
+
+
+def _window(call: Call, local: Local) -> Lowered:
+    window = local.window([f"d{i}" for i in range(len(call.shape()))])
+    if window is None:
+        return call.operator.target, {}
+    sizes, dim, offset = window
+    return call.operator.target, {"sizes": sizes, "dim": dim, "offset": offset}
+
+
+RULES: Table = {
+    "hap.dropout.default": Rule("~*d, state! -> *d", lower=_window),
+}

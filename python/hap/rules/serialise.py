@@ -1,0 +1,97 @@
+"""An annotated graph as JSON for the Rust core (``rust/graph.rs``), and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from hap.graph import Graph
+from hap.placement import Placements
+from hap.rules import costs
+from hap.rules.choices import Choice, summable
+
+if TYPE_CHECKING:
+    from hap.rules.annotate import AxisGraph
+
+FORMAT = "hap-graph-1"
+
+
+def to_json(axes: AxisGraph) -> bytes:
+    """The graph in the format ``hap-graph-1``; shapes and arguments stay in Python."""
+    graph = axes.graph
+    return msgspec.json.encode(
+        {
+            "format": FORMAT,
+            "axes": [{"name": axis.name, "size": axis.size} for axis in axes.axes],
+            "tensors": [
+                {
+                    "name": tensor.name,
+                    "dtype": costs.dtype_name(tensor.dtype),
+                    "bytes": float(tensor.bytes),
+                    "occurrences": [o.axis for o in occurrences],
+                    "summable": summable(tensor.dtype),
+                }
+                for tensor, occurrences in zip(graph.tensors, axes.occurrences, strict=True)
+            ],
+            "inputs": [{"kind": i.kind, "name": i.name, "tensor": i.tensor} for i in graph.inputs],
+            "operators": [_operator(axes, index) for index in range(len(graph.operators))],
+            "outputs": [
+                {"kind": o.kind, "name": o.name, "tensor": o.tensor, "of": o.of}
+                for o in graph.outputs
+                if o.tensor is not None
+            ],
+        }
+    )
+
+
+def _operator(axes: AxisGraph, index: int) -> dict[str, Any]:
+    operator, call, bound = axes.graph.operators[index], axes.calls[index], axes.bound[index]
+    operand_bytes, result_bytes = costs.touched(call, None if bound is None else bound.rule)
+    return {
+        "name": operator.name,
+        "target": str(operator.target),
+        "operands": list(operator.operands),
+        "results": [t for t in operator.results if t is not None],
+        "flops": axes.flops[index],
+        "operand_bytes": [operand_bytes[place] for place in call.order],
+        "result_bytes": [b for b, t in zip(result_bytes, operator.results, strict=True) if t is not None],
+        "dtype": costs.dtype_name(costs.speed_dtype(call)),
+        "layout": axes.layout[index],
+        "choices": [_choice(choice) for choice in axes.choices[index]],
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "inputs": [_placements(p) for p in choice.inputs],
+        "outputs": [_placements(p) for p in choice.outputs],
+        "axis": choice.axis,
+    }
+
+
+def _placements(placements: Placements) -> list[str]:
+    return [str(placement) for placement in placements]
+
+
+def fingerprint(axes: AxisGraph) -> str:
+    """SHA-256 over what Rust reads, all shapes and arguments, and the values of constants."""
+    digest = hashlib.sha256(to_json(axes))
+    graph = axes.graph
+    for tensor in graph.tensors:
+        digest.update(repr(tensor.shape).encode())
+    for operator in graph.operators:
+        digest.update(repr((operator.args, sorted(operator.kwargs.items()), operator.results)).encode())
+    for value in graph.inputs:
+        if value.kind == "constant":
+            digest.update(_constant(graph, value.tensor))
+    return digest.hexdigest()
+
+
+def _constant(graph: Graph, tensor: int) -> bytes:
+    value = graph.constants.get(tensor)
+    if value is None or value.is_meta or type(value) is not torch.Tensor:
+        return b""
+    return bytes(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

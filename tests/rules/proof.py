@@ -1,0 +1,166 @@
+"""The proof of a choice: its local code on all ranks, recombined, equals the operator on one device."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hap.graph import Graph, Ref
+from hap.placement import Partial, Placements, Replicate, Shard
+from hap.rules import AxisGraph, Choice
+from hap.rules.local import run
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2}
+
+
+def random_split(size: int, devices: int, rng: random.Random) -> list[int]:
+    """Units of each device: with a share of zero, with shares of one, or any."""
+    shares = [0] * devices
+    kind = rng.random()
+    if kind < 0.3 and devices > 1:
+        left_out = rng.randrange(devices)
+        others = [d for d in range(devices) if d != left_out]
+        for _ in range(size):
+            shares[rng.choice(others)] += 1
+    elif kind < 0.5 and size >= devices:
+        shares = [1] * devices
+        shares[rng.randrange(devices)] += size - devices
+    else:
+        for _ in range(size):
+            shares[rng.randrange(devices)] += 1
+    return shares
+
+
+def random_splits(axes: AxisGraph, devices: int, rng: random.Random) -> dict[str, list[int]]:
+    return {axis.name: random_split(axis.size, devices, rng) for axis in axes.axes}
+
+
+def place(
+    axes: AxisGraph,
+    tensor: int,
+    value: torch.Tensor,
+    placements: Placements,
+    splits: dict[str, list[int]],
+    devices: int,
+    rng: random.Random,
+) -> list[torch.Tensor]:
+    """What each rank holds. Partial: random summands, where the values are finite."""
+    placement = placements[0]
+    if isinstance(placement, Replicate):
+        return [value.clone() for _ in range(devices)]
+    if isinstance(placement, Partial):
+        keeper = rng.randrange(devices)
+        if value.dtype.is_floating_point and bool(torch.isfinite(value).all()):
+            generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+            parts = [
+                torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.dtype)
+                for _ in range(devices)
+            ]
+        elif not value.dtype.is_floating_point:
+            parts = [torch.full_like(value, rng.randrange(-3, 4)) for _ in range(devices)]
+        else:
+            parts = [torch.zeros_like(value) for _ in range(devices)]
+        parts[keeper] = value - sum(part for rank, part in enumerate(parts) if rank != keeper)
+        return parts
+    assert isinstance(placement, Shard)
+    sizes = [axes.axes[o.axis].size for o in axes.occurrences[tensor]]
+    shares = splits[axes.axes[axes.occurrences[tensor][placement.occurrence].axis].name]
+    local = []
+    for rank in range(devices):
+        piece = value.reshape(sizes).narrow(placement.occurrence, sum(shares[:rank]), shares[rank])
+        local.append(piece.reshape(axes.local_shape(tensor, placements, splits, rank)).clone())
+    return local
+
+
+def recombine(
+    axes: AxisGraph, tensor: int, parts: Sequence[torch.Tensor], placements: Placements, splits: dict[str, list[int]]
+) -> list[torch.Tensor]:
+    """The whole tensor: one for each rank where it is replicated."""
+    placement = placements[0]
+    if isinstance(placement, Replicate):
+        return list(parts)
+    if isinstance(placement, Partial):
+        return [sum(parts[1:], parts[0])]
+    assert isinstance(placement, Shard)
+    sizes = [axes.axes[o.axis].size for o in axes.occurrences[tensor]]
+    pieces = []
+    for part, share in zip(
+        parts, splits[axes.axes[axes.occurrences[tensor][placement.occurrence].axis].name], strict=True
+    ):
+        local = list(sizes)
+        local[placement.occurrence] = share
+        pieces.append(part.reshape(local))
+    return [torch.cat(pieces, placement.occurrence).reshape(axes.graph.tensors[tensor].shape)]
+
+
+def whole_results(graph: Graph, operator: int, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The operator on one device: the results that exist."""
+    node = graph.operators[operator]
+    pending = iter(operands)
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return next(pending)
+        if isinstance(value, (list, tuple)):
+            return [fill(item) for item in value]
+        return value
+
+    target = torch.ops.aten.reshape.default if node.target is torch.ops.aten.view.default else node.target
+    args = [fill(value) for value in node.args]
+    made = target(*args, **{name: fill(value) for name, value in node.kwargs.items()})
+    made = made if isinstance(made, (list, tuple)) else (made,)
+    return [value for index, value in zip(node.results, made, strict=True) if index is not None]
+
+
+def mismatch(
+    axes: AxisGraph,
+    operator: int,
+    choice: Choice,
+    operands: Sequence[torch.Tensor],
+    devices: int,
+    rng: random.Random,
+    splits: dict[str, list[int]] | None = None,
+) -> str | None:
+    """Runs one choice of one operator on all ranks; says what differs from one device, if anything does."""
+    node = axes.graph.operators[operator]
+    splits = random_splits(axes, devices, rng) if splits is None else splits
+    expected = whole_results(axes.graph, operator, [value.clone() for value in operands])
+    local = [
+        place(axes, t, v, p, splits, devices, rng)
+        for t, v, p in zip(node.operands, operands, choice.inputs, strict=True)
+    ]
+    tolerance = max(TOLERANCE.get(value.dtype, 0.0) for value in (*operands, *expected))
+    made = []
+    for rank in range(devices):
+        code = axes.local_code(operator, choice, splits, rank)
+        made.append(run(code, [parts[rank] for parts in local]))
+    tensors = [t for t in node.results if t is not None]
+    for index, (tensor, placements, whole) in enumerate(zip(tensors, choice.outputs, expected, strict=True)):
+        for rank in range(devices):
+            shape = axes.local_shape(tensor, placements, splits, rank)
+            if tuple(made[rank][index].shape) != shape:
+                return f"result {index} on rank {rank} has shape {tuple(made[rank][index].shape)}, expected {shape}"
+            if made[rank][index].dtype != whole.dtype:
+                return f"result {index} on rank {rank} is {made[rank][index].dtype}, expected {whole.dtype}"
+        for value in recombine(axes, tensor, [results[index] for results in made], placements, splits):
+            if differs(value, whole, tolerance):
+                return f"result {index} ({placements[0]}) differs"
+    return None
+
+
+def differs(value: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+    """Whether two tensors differ beyond rounding. Infinities must be equal."""
+    if not expected.dtype.is_floating_point:
+        return not torch.equal(value, expected)
+    finite = torch.isfinite(expected)
+    if not torch.equal(torch.isfinite(value), finite) or not torch.equal(
+        value[~finite].nan_to_num(7), expected[~finite].nan_to_num(7)
+    ):
+        return True
+    if not bool(finite.any()):
+        return False
+    scale = max(1.0, float(expected[finite].abs().max()))
+    return float((value - expected)[finite].abs().max()) > tolerance * scale
