@@ -2,6 +2,8 @@
 //!
 //! Every method releases the interpreter's lock while it works, and turns every error of the core into a `ValueError`.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde::Serialize;
@@ -10,8 +12,9 @@ use serde::de::DeserializeOwned;
 use crate::cluster::Cluster;
 use crate::graph::Graph;
 use crate::program::{Program, Splits};
-use crate::shares;
+use crate::shares::{NamedShares, from_fractions, from_splits};
 use crate::simulate::{Options, simulate};
+use crate::stages::stages;
 use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
 
@@ -20,6 +23,8 @@ use crate::wellformed::Names;
 struct PyGraph {
     graph: Graph,
     names: Names,
+    /// The program that was read last: callers simulate one program under many splits.
+    last: Mutex<Option<(String, Arc<ValidProgram>)>>,
 }
 
 #[pymethods]
@@ -29,7 +34,11 @@ impl PyGraph {
         py.detach(|| {
             let graph = Graph::from_json(json).map_err(value_error)?;
             let names = graph.names();
-            Ok(Self { graph, names })
+            Ok(Self {
+                graph,
+                names,
+                last: Mutex::new(None),
+            })
         })
     }
 
@@ -40,8 +49,27 @@ impl PyGraph {
             let program = self.valid_program(program)?;
             let splits: Splits = parse("splits", splits)?;
             let options: Options = parse("options", options)?;
-            let shares = shares::from_splits(&self.graph, cluster.devices().len(), &splits).map_err(value_error)?;
+            let shares = from_splits(&self.graph, cluster.devices().len(), &splits).map_err(value_error)?;
             write(&simulate(&self.graph, &cluster, &shares, &program, &options))
+        })
+    }
+
+    /// Affine terms of a program's stages and memory at real shares.
+    #[pyo3(signature = (cluster, program, shares, options = "{}"))]
+    fn stages(&self, py: Python<'_>, cluster: &str, program: &str, shares: &str, options: &str) -> PyResult<String> {
+        py.detach(|| {
+            let cluster = Cluster::from_json(cluster).map_err(value_error)?;
+            let program = self.valid_program(program)?;
+            let shares: NamedShares = parse("shares", shares)?;
+            let options: Options = parse("options", options)?;
+            let shares = from_fractions(&self.graph, cluster.devices().len(), &shares).map_err(value_error)?;
+            write(&stages(
+                &self.graph,
+                &cluster,
+                &shares,
+                &program,
+                options.optimiser_tensors,
+            ))
         })
     }
 
@@ -52,9 +80,18 @@ impl PyGraph {
 }
 
 impl PyGraph {
-    fn valid_program(&self, json: &str) -> PyResult<ValidProgram> {
+    fn valid_program(&self, json: &str) -> PyResult<Arc<ValidProgram>> {
+        // What a panicking thread left behind is whole: the entry is replaced at once.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((text, program)) = last.as_ref()
+            && text == json
+        {
+            return Ok(Arc::clone(program));
+        }
         let program: Program = parse("program", json)?;
-        validate_with(&self.graph, &self.names, &program).map_err(value_error)
+        let program = Arc::new(validate_with(&self.graph, &self.names, &program).map_err(value_error)?);
+        *last = Some((json.to_owned(), Arc::clone(&program)));
+        Ok(program)
     }
 }
 

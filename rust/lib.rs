@@ -7,7 +7,7 @@
 //! * [`shares`]: which fraction of each axis each device gets;
 //! * [`cost`]: what instructions cost;
 //! * [`wellformed`]: the validator of graphs; [`validate`]: the validator of programs;
-//! * [`simulate`]: how long a step takes; [`memory`]: what it holds;
+//! * [`simulate`]: how long a step takes; [`memory`]: what it holds; [`stages`]: both as affine functions of the shares;
 //! * [`synthesis`]: exact search for the cheapest program.
 //!
 //! The crate knows no Python; the feature `python` adds the bindings.
@@ -22,6 +22,7 @@ pub mod placement;
 pub mod program;
 pub mod shares;
 pub mod simulate;
+pub mod stages;
 pub mod synthesis;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -6,6 +6,8 @@ The formats are those of ``rust/graph.rs`` (``hap-graph-1``), ``rust/cluster.rs`
 
 from typing import final
 
+__all__ = ["Graph"]
+
 @final
 class Graph:
     """A training step, parsed and validated once. Immutable."""
@@ -27,6 +29,21 @@ class Graph:
             "memory_parts": [{"parameters", "gradients", "optimiser", "activations", "buffers"}],
             "timeline": [{"device", "stream": "computation" | "communication", "name", "start", "end"}]}``, the last only
             if asked for.
+        """
+
+    def stages(self, cluster: str, program: str, shares: str, options: str = "{}") -> str:
+        """The step and the memory as affine functions of the shares, linearised at these.
+
+        Args:
+            cluster: ``hap-cluster-1``.
+            program: the program; it is validated first.
+            shares: ``{axis name: [fraction per device]}``, for every axis, each list summing to one.
+            options: as for :meth:`simulate`.
+
+        Returns:
+            ``{"stages": [{"kind": "compute" | "collective", "name", "devices": [term]}], "memory": [term per device]}`` with
+            ``term = {"constant", "slopes": {axis name: change per unit share}}``. The step is about the sum over stages of
+            the maximum over devices.
         """
 
     def validate(self, program: str) -> None:
