@@ -1,0 +1,265 @@
+"""Trains a small GPT on four CPU processes of unequal speed: hap beside PyTorch's DDP, and against one device.
+
+Run by ``make demo``. The processes are throttled to 80%, 40%, 30% and 20% of a processor. They measure themselves, hap
+plans for what they measured, and all systems then train the same model on the same batches, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+
+import hap
+from emulation import calibrate, systems
+from emulation.job import JobError, Rank, run
+from emulation.throttle import feasible
+from gpt import GPT
+from hap.program import Convert
+from text import VOCABULARY, batch, standard_library
+
+DUTIES = [0.8, 0.4, 0.3, 0.2]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is trained, and how long."""
+
+    steps: int = 30
+    turn: int = 10
+    batch: int = 32
+    context: int = 64
+    width: int = 256
+    layers: int = 4
+    heads: int = 8
+
+    def model(self) -> GPT:
+        """The same model, with the same parameters, at each call."""
+        torch.manual_seed(0)
+        return GPT(vocabulary=VOCABULARY, context=self.context, width=self.width, layers=self.layers, heads=self.heads)
+
+
+@dataclass
+class Result:
+    """What rank 0 reports at the end."""
+
+    plan: hap.Plan
+    planning: float
+    shares: dict[str, list[int]]
+    losses: dict[str, list[float]]
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+
+def train(rank: Rank, settings: Settings) -> None:
+    """What each rank does: measure, plan, train."""
+    text = standard_library()
+    batches = [batch(text, step=step, size=settings.batch, context=settings.context) for step in range(settings.steps)]
+    model = settings.model()
+
+    say(rank, "measuring the devices")
+    cluster = measure(rank, settings, model)
+
+    say(rank, "planning")
+    start = time.perf_counter()
+    step, plan = systems.planned(model, cluster, batches[0])
+    planning = time.perf_counter() - start
+    even = systems.proportional_shares(settings.batch, [1.0] * rank.count)
+    proportional = systems.proportional_shares(settings.batch, [device.flops["default"] for device in cluster.devices])
+    contestants = {
+        "hap": step,
+        "ddp_even": systems.data_parallel(model, even),
+        "ddp_proportional": systems.data_parallel(model, proportional),
+    }
+
+    say(rank, f"training {settings.steps} steps with each of {len(contestants)} systems, in turns")
+    losses: dict[str, list[torch.Tensor]] = {name: [] for name in contestants}
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    rank.throttle(True)
+    for first in range(0, settings.steps, settings.turn):
+        for name, contestant in contestants.items():
+            dist.barrier()
+            for number, (x, y) in enumerate(batches[first : first + settings.turn]):
+                start = time.perf_counter()
+                losses[name].append(contestant(x, y))
+                # A turn's first step waits for whoever finished the turn before last.
+                if number > 0:
+                    seconds[name].append(time.perf_counter() - start)
+    rank.throttle(False)
+
+    say(rank, "training on one device")
+    curves = {name: torch.stack(values) for name, values in losses.items()}
+    for name in ("ddp_even", "ddp_proportional"):
+        dist.all_reduce(curves[name])
+    if rank.rank == 0:
+        alone = systems.single_device(model)
+        curves["single"] = torch.stack([alone(x, y) for x, y in batches])
+        rank.report(
+            Result(
+                plan,
+                planning,
+                {"ddp_even": even, "ddp_proportional": proportional},
+                {name: curve.tolist() for name, curve in curves.items()},
+                seconds,
+            )
+        )
+    dist.barrier()
+
+
+def measure(rank: Rank, settings: Settings, model: GPT) -> hap.Cluster:
+    """The cluster as its throttled ranks measure it; the same on every rank.
+
+    A processor's peak figures come from rank 0. They are then scaled for each rank by what the model's own training
+    step takes there, against what is predicted of it from the peak: that is how much of the peak the model reaches.
+    """
+    x, y = batch(standard_library(), step=0, size=settings.batch // rank.count, context=settings.context)
+
+    def step() -> None:
+        model(x, y).backward()
+        model.zero_grad()
+
+    predicted = [0.0]
+    peak: list[hap.Device | None] = [None]
+    if rank.rank == 0:
+        peak[0] = calibrate.processor(width=settings.width, rows=x.numel())
+        predicted[0] = hap.plan(model, devices=[peak[0]], example_inputs=(x, y)).predicted_time
+    dist.broadcast_object_list(peak)
+    dist.broadcast_object_list(predicted)
+    rank.throttle(True)
+    own = torch.tensor([calibrate.seconds(step, at_least=1.0)])
+    taken = [torch.empty(1) for _ in range(rank.count)]
+    dist.all_gather(taken, own)
+    speeds = [predicted[0] / float(seconds) for seconds in taken]
+    costs = calibrate.collectives(systems.proportional_shares(100, speeds))
+    rank.throttle(False)
+    assert peak[0] is not None, "rank 0 has measured it"
+    all_reduce = costs["all_reduce/builtin"]
+    return hap.Cluster(
+        [calibrate.scaled(peak[0], f"rank {r} ({DUTIES[r]:.0%})", speed) for r, speed in enumerate(speeds)],
+        link=hap.Link(bandwidth=all_reduce.bandwidth, latency=all_reduce.latency / (2 * (rank.count - 1))),
+        collectives=costs,
+    )
+
+
+def say(rank: Rank, text: str) -> None:
+    """Tells the parent what happens next."""
+    if rank.rank == 0:
+        rank.report(text)
+
+
+NAMES = {"hap": "hap", "ddp_even": "DDP, even batches", "ddp_proportional": "DDP, proportional batches"}
+
+
+def show(console: Console, settings: Settings, result: Result) -> None:
+    """Prints what the demo is for."""
+    plan = result.plan
+    predicted = {"hap": plan.predicted_time} | plan.baselines
+    measured = {name: statistics.median(seconds) for name, seconds in result.seconds.items()}
+
+    devices = Table(title="Devices, as measured, and their shares")
+    for column in ("device", "GFLOP/s", "GB/s", *NAMES.values()):
+        devices.add_column(column, justify="left" if column == "device" else "right")
+    for rank, device in enumerate(plan.cluster.devices):
+        devices.add_row(
+            device.name,
+            f"{device.flops['default'] / 1e9:.1f}",
+            f"{device.memory_bandwidth / 1e9:.1f}",
+            " ".join(share_text(plan, rank)),
+            *(f"{result.shares[name][rank]}/{settings.batch}" for name in ("ddp_even", "ddp_proportional")),
+        )
+    console.print(devices)
+    console.print(
+        f"hap planned in {result.planning:.1f} s, {plan.synthesis_time or 0.0:.3f} s of it the last synthesis "
+        f"(gap {plan.search_gap:.1%})."
+    )
+
+    used = Counter(
+        (step.conversion, step.axis or "", step.implementation or "")
+        for step in plan.program.instructions
+        if isinstance(step, Convert) and step.implementation is not None
+    )
+    collectives = Table(title="Collectives of hap's program, in a step")
+    for column in ("collective", "axis", "implementation", "times"):
+        collectives.add_column(column, justify="right" if column == "times" else "left")
+    for (conversion, axis, implementation), times in sorted(used.items()):
+        collectives.add_row(conversion, axis, implementation, str(times))
+    console.print(collectives)
+
+    times = Table(title="Step time")
+    for column in ("system", "predicted, ms", "measured, ms", "against hap", "loss, first", "loss, last"):
+        times.add_column(column, justify="left" if column == "system" else "right")
+    for name, title in NAMES.items():
+        expected = predicted.get(name)
+        times.add_row(
+            title,
+            "-" if expected is None else f"{expected * 1e3:.0f}",
+            f"{measured[name] * 1e3:.0f}",
+            f"{measured[name] / measured['hap']:.2f}x",
+            f"{result.losses[name][0]:.4f}",
+            f"{result.losses[name][-1]:.4f}",
+        )
+    console.print(times)
+
+    single = result.losses["single"]
+    difference = max(abs(one - other) for one, other in zip(result.losses["hap"], single, strict=True))
+    console.print(
+        f"One device: loss {single[0]:.4f} to {single[-1]:.4f}. "
+        f"Largest difference of hap's loss from it in {settings.steps} steps: {difference:.1e}."
+    )
+    console.print(verdict(measured))
+
+
+def share_text(plan: hap.Plan, rank: int) -> list[str]:
+    """What a device gets of each axis that the program works along."""
+    axes = {step.axis for step in plan.program.instructions if getattr(step, "axis", None) is not None}
+    return [f"{axis} {plan.splits[axis][rank]}/{plan.axes[axis]}" for axis in sorted(axis for axis in axes if axis)]
+
+
+def verdict(measured: dict[str, float]) -> str:
+    """Who was fastest, in plain words."""
+    rivals = {name: seconds for name, seconds in measured.items() if name != "hap"}
+    best = min(rivals, key=lambda name: rivals[name])
+    ratio = rivals[best] / measured["hap"]
+    if ratio > 1:
+        return f"hap was the fastest: {ratio:.2f} times as fast as {NAMES[best]}."
+    return f"hap was not the fastest in this run: {NAMES[best]} took {ratio:.2f} of its time."
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="hap beside DDP on four CPU processes of unequal speed.")
+    parser.add_argument("--steps", type=int, default=Settings.steps)
+    parser.add_argument("--turn", type=int, default=Settings.turn, help="steps before the next system's turn")
+    parser.add_argument("--batch", type=int, default=Settings.batch, help="sequences in a global batch")
+    parser.add_argument("--width", type=int, default=Settings.width)
+    parser.add_argument("--layers", type=int, default=Settings.layers)
+    parser.add_argument("--timeout", type=float, default=240.0, help="seconds until the demo gives up")
+    options = parser.parse_args()
+    settings = Settings(
+        steps=options.steps, turn=options.turn, batch=options.batch, width=options.width, layers=options.layers
+    )
+    console = Console()
+    start = time.monotonic()
+    try:
+        for message in run(train, feasible(DUTIES), settings, timeout=options.timeout):
+            if isinstance(message, str):
+                console.print(f"[{time.monotonic() - start:5.1f} s] {message}", markup=False, highlight=False)
+            else:
+                show(console, settings, message)
+    except JobError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("demo: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

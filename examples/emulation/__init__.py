@@ -1,0 +1,1 @@
+"""Unequal devices on one machine: processes that are slowed down, and what they measure of themselves."""
