@@ -3,10 +3,10 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_program import Toy
 
 from hap.balance import Affine, DoesNotFitError, Stage, Stages
 from hap.balance.linear_program import solve
+from tests.balance.toy_program import Toy
 
 seconds = st.floats(0.01, 10.0)
 

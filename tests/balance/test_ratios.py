@@ -5,7 +5,6 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_program import Toy, machine
 
 from hap.balance import (
     balance,
@@ -17,6 +16,7 @@ from hap.balance import (
     successive,
     without_small_shares,
 )
+from tests.balance.toy_program import Toy, machine
 
 positive = st.floats(0.1, 10.0)
 

@@ -26,7 +26,7 @@ class CoreGraph(Protocol):
     def simulate(self, cluster: str, program: str, splits: str, options: str) -> str:
         """One step."""
 
-    def stages(self, cluster: str, program: str, shares: str) -> str:
+    def stages(self, cluster: str, program: str, shares: str, options: str) -> str:
         """The data of the linear program."""
 
 
@@ -96,6 +96,7 @@ class Engine:
         self.graph = graph
         self.cluster = cluster
         self.machine = machine(cluster)
+        self.optimiser_tensors = optimiser_tensors
         self.last_synthesis_time: float | None = None
         self._cluster = cluster.to_json()
         self._limits = limits or Limits()
@@ -138,7 +139,7 @@ class Engine:
 
     def stages(self, program: str, shares: Shares) -> Stages:
         """The program's stages linearised at these shares."""
-        reply = self.graph.stages(self._cluster, program, msgspec.json.encode(shares).decode())
+        reply = self.graph.stages(self._cluster, program, msgspec.json.encode(shares).decode(), self._options)
         return msgspec.json.decode(reply, type=Stages)
 
 

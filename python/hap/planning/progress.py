@@ -1,43 +1,53 @@
-"""A progress line for people who wait: only on a terminal, and only after a while."""
+"""A progress bar for people who wait: only on a terminal, and only after a while."""
 
 from __future__ import annotations
 
 import logging
 import sys
-import time
+import threading
 from types import TracebackType
+
+from rich import progress as bars
+from rich.console import Console
 
 _log = logging.getLogger("hap")
 
 # Seconds before anything is shown.
 PATIENCE = 2.0
+# Phases of planning, for the length of the bar: tracing, axes, baselines, two starts, the lower bound.
+PHASES = 6
 
 
 class Progress:
-    """Shows what planning is at, on standard error, if that is a terminal and it takes longer than two seconds."""
+    """Shows the phase that planning is in, on standard error, if that is a terminal, after two seconds."""
 
     def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._status: object | None = None
+        self._bar = bars.Progress(
+            bars.TextColumn("hap: {task.description}"),
+            bars.BarColumn(),
+            bars.TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("planning", total=PHASES)
+        self._timer = threading.Timer(PATIENCE, self._bar.start)
+        self._timer.daemon = True
 
     def __enter__(self) -> Progress:
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._status is not None:
-            self._status.stop()  # type: ignore[attr-defined]
+        self._timer.cancel()
+        if self._timer.is_alive():
+            # The timer may be just about to start the bar.
+            self._timer.join()
+        self._bar.stop()
 
-    def update(self, text: str) -> None:
-        """Planning has come to this."""
-        _log.debug("planning: %s", text)
-        if not sys.stderr.isatty() or time.monotonic() - self._started < PATIENCE:
-            return
-        if self._status is None:
-            from rich.console import Console
-            from rich.status import Status
-
-            self._status = Status("hap: planning", console=Console(stderr=True))
-            self._status.start()
-        self._status.update(f"hap: planning, {text}")  # type: ignore[attr-defined]
+    def update(self, phase: str) -> None:
+        """Planning has come to this phase."""
+        _log.debug("planning: %s", phase)
+        self._bar.update(self._task, description=phase, advance=1)

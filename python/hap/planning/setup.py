@@ -1,0 +1,92 @@
+"""From a graph, a cluster and the user's arguments to a :class:`Problem`: checks, and tensors for names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hap.cluster import Cluster
+from hap.errors import PlanError
+from hap.planning.engine import Constraints, Engine, Limits
+from hap.planning.problem import Problem
+from hap.program import Placements
+from hap.units import listed
+
+if TYPE_CHECKING:
+    from hap.rules import AxisGraph
+
+BATCH = "batch"
+"""Name of the axis of the samples: the outermost axis of the first input."""
+
+
+def make_problem(
+    axes: AxisGraph,
+    cluster: Cluster,
+    *,
+    forbidden_axes: Sequence[str] = (),
+    optimiser_tensors: int = 2,
+    placements: Mapping[str, Placements] | None = None,
+    splits: Mapping[str, Sequence[int]] | None = None,
+    limits: Limits | None = None,
+) -> Problem:
+    """The problem; arguments as in :func:`hap.planning.plan_axes`.
+
+    Raises:
+        PlanError: an argument names what is not there, or does not fit the axes and the devices.
+    """
+    from hap import _core
+
+    sizes = {axis.name: axis.size for axis in axes.axes}
+    fixed = {axis: list(units) for axis, units in (splits or {}).items()}
+    _check_axes(forbidden_axes, sizes)
+    _check_splits(fixed, sizes, len(cluster.devices))
+    if optimiser_tensors < 0:
+        raise PlanError(f"optimiser_tensors: expected at least 0, got {optimiser_tensors}")
+    return Problem(
+        engine=Engine(_core.Graph(axes.to_json()), cluster, optimiser_tensors=optimiser_tensors, limits=limits),
+        sizes=sizes,
+        parameters=_parameters(axes),
+        constraints=Constraints(forbidden_axes=tuple(forbidden_axes), placements=_placements(axes, placements or {})),
+        fixed=fixed,
+        batch=BATCH if BATCH in sizes else None,
+    )
+
+
+def _check_axes(names: Sequence[str], sizes: Mapping[str, int]) -> None:
+    if isinstance(names, str):
+        raise PlanError(f'forbidden_axes: expected a list of names, got the string "{names}"')
+    for name in names:
+        if name not in sizes:
+            raise PlanError(f'forbidden_axes: there is no axis "{name}"; the axes are {listed(sizes)}')
+
+
+def _check_splits(fixed: Mapping[str, list[int]], sizes: Mapping[str, int], devices: int) -> None:
+    for axis, units in fixed.items():
+        if axis not in sizes:
+            raise PlanError(f'splits: there is no axis "{axis}"; the axes are {listed(sizes)}')
+        if len(units) != devices or min(units) < 0 or sum(units) != sizes[axis]:
+            raise PlanError(
+                f"splits.{axis}: expected {devices} numbers of units that sum to {sizes[axis]}, got {units}"
+            )
+
+
+def _parameters(axes: AxisGraph) -> dict[str, int]:
+    """Number of axes of each parameter, by the name of its tensor, the largest parameter first."""
+    graph = axes.graph
+    tensors = [item.tensor for item in graph.inputs if item.kind == "parameter"]
+    tensors.sort(key=lambda tensor: (-graph.tensors[tensor].bytes, tensor))
+    return {graph.tensors[tensor].name: len(axes.occurrences[tensor]) for tensor in tensors}
+
+
+def _placements(axes: AxisGraph, placements: Mapping[str, Placements]) -> dict[str, tuple[str, ...]]:
+    """The constraint by tensor from that by the user's names."""
+    graph = axes.graph
+    known = {item.name: item.tensor for item in graph.inputs if item.kind in ("parameter", "buffer")}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, levels in placements.items():
+        if name not in known:
+            raise PlanError(f'placements: there is no parameter or buffer "{name}"')
+        if len(levels) != 1:
+            raise PlanError(f'placements: "{name}": expected one level of the mesh, got {len(levels)}')
+        found[graph.tensors[known[name]].name] = (levels[0],)
+    return found
