@@ -87,8 +87,9 @@ def references(value: Any) -> Iterator[Ref]:
 class Input:
     """An input of the graph.
 
-    ``name`` is the user's: the parameter's or buffer's name (the first one where several are tied, see :attr:`Graph.tied`),
-    for an input its path in ``(args, kwargs)`` (``args.0``, ``kwargs.labels``), for a tangent the path of its output.
+    ``name`` is the user's: the parameter's or buffer's name (the first one where several are tied, see
+    :attr:`Graph.tied`), for an input its path in ``(args, kwargs)`` (``args.0``, ``kwargs.labels``), for a tangent the
+    path of its output.
     """
 
     kind: InputKind
@@ -100,9 +101,10 @@ class Input:
 class Output:
     """An output of the graph.
 
-    ``name`` is the parameter's or buffer's name for gradients and new buffers, the input's for the gradients of inputs, and
-    the path in the module's output for losses and outputs (``loss``, ``logits``, ``0``; empty for a bare tensor). ``of`` is
-    the tensor of that parameter, buffer or input. ``tensor`` is ``None`` for the gradient of a parameter that no loss reads.
+    ``name`` is the parameter's or buffer's name for gradients and new buffers, the input's for the gradients of inputs,
+    and the path in the module's output for losses and outputs (``loss``, ``logits``, ``0``; empty for a bare tensor).
+    ``of`` is the tensor of that parameter, buffer or input. ``tensor`` is ``None`` for the gradient of a parameter that
+    no loss reads.
     """
 
     kind: OutputKind
@@ -123,7 +125,8 @@ class Graph:
         outputs: loss and other outputs in the order of the module's output, gradients in the order of the parameters,
             new buffers, gradients of inputs.
         constants: the values of inputs of kind ``constant``, by tensor.
-        tied: other names of the same parameter or buffer, by that name: ``{"lm_head.weight": "transformer.wte.weight"}``.
+        tied: other names of the same parameter or buffer, by that name, such as
+            ``{"lm_head.weight": "transformer.wte.weight"}``.
         output_spec: what rebuilds the module's output from the list of its output tensors (see :mod:`hap.trace`).
     """
 

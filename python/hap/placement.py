@@ -18,8 +18,8 @@ class Replicate:
 class Shard:
     """Every device holds its share of one occurrence of an axis.
 
-    ``occurrence`` is an index into the tensor's flattened list of axes (:class:`hap.rules.AxisGraph`), not a dimension: one
-    axis may stand in two dimensions, and a dimension may be a product of axes.
+    ``occurrence`` is an index into the tensor's flattened list of axes (:class:`hap.rules.AxisGraph`), not a dimension:
+    one axis may stand in two dimensions, and a dimension may be a product of axes.
     """
 
     occurrence: int

@@ -1,4 +1,4 @@
-"""A distributed program, as the Rust core writes it (``rust/program.rs``): instructions that every device takes, in order."""
+"""A distributed program, as the Rust core writes it (``rust/program.rs``): instructions for all devices, in order."""
 
 from __future__ import annotations
 
