@@ -1,0 +1,72 @@
+//! How much a solve may cost, and how much it has cost so far.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// Limits of a solve. Under `table_entries` and `work` alone, equal problems give equal solutions; `seconds` makes the
+/// result depend on the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Entries of all tables together in one exact elimination (8 bytes each, divided by the labels of a variable); also
+    /// the states of a search.
+    pub table_entries: u64,
+    /// Table entries visited, added up over the whole solve.
+    pub work: u64,
+    /// Wall-clock time.
+    pub seconds: Option<f64>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            table_entries: 100_000_000,
+            work: 100_000_000_000,
+            seconds: None,
+        }
+    }
+}
+
+/// What has been spent.
+pub(super) struct Budget {
+    limits: Limits,
+    started: Instant,
+    work: u64,
+    /// Table entries computed by eliminations.
+    pub table_entries: u64,
+}
+
+impl Budget {
+    pub fn new(limits: &Limits) -> Budget {
+        Budget {
+            limits: limits.clone(),
+            started: Instant::now(),
+            work: 0,
+            table_entries: 0,
+        }
+    }
+
+    /// Notes that table entries were visited.
+    pub fn work(&mut self, entries: u64) {
+        self.work = self.work.saturating_add(entries);
+    }
+
+    /// Notes that an elimination computed table entries.
+    pub fn eliminated(&mut self, entries: u64) {
+        self.table_entries = self.table_entries.saturating_add(entries);
+        self.work(entries);
+    }
+
+    /// Entries that one elimination may still have.
+    pub fn entries_left(&self) -> u64 {
+        self.limits
+            .table_entries
+            .min(self.limits.work.saturating_sub(self.work))
+    }
+
+    pub fn is_spent(&self) -> bool {
+        let out_of_time = |seconds| self.started.elapsed() >= Duration::from_secs_f64(seconds);
+        self.work >= self.limits.work || self.limits.seconds.is_some_and(out_of_time)
+    }
+}

@@ -1,0 +1,197 @@
+//! Elimination of variables by dynamic programming (bucket elimination: Dechter 1999).
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::remainder::Remainder;
+use super::table::{Table, Walk, minimum};
+
+/// The tables that held a variable when it was eliminated: they choose its label once the others' are known.
+pub(super) struct Bucket {
+    pub variable: usize,
+    pub tables: Vec<Table>,
+    /// The labels behind the tables' axes: first those of the variable, then those of the others.
+    pub labels: Vec<(usize, Rc<[usize]>)>,
+}
+
+impl Bucket {
+    /// The label with the least cost; the first one of several.
+    pub fn best_label(&self, assignment: &[usize]) -> usize {
+        let labels = &self.labels[0].1;
+        let mut costs = vec![0.0; labels.len()];
+        for table in &self.tables {
+            let mut offset = 0;
+            let mut stride = 1;
+            let mut own = 0;
+            for (&variable, &size) in table.scope.iter().zip(&table.shape).rev() {
+                if variable == self.variable {
+                    own = stride;
+                } else {
+                    offset += stride * self.position(variable, assignment[variable]);
+                }
+                stride *= size;
+            }
+            for (position, cost) in costs.iter_mut().enumerate() {
+                *cost += table.costs[offset + position * own];
+            }
+        }
+        let least = minimum(&costs);
+        let position = costs
+            .iter()
+            .position(|&cost| cost == least)
+            .expect("a variable has labels");
+        labels[position]
+    }
+
+    fn position(&self, variable: usize, label: usize) -> usize {
+        let (_, labels) = self
+            .labels
+            .iter()
+            .find(|(other, _)| *other == variable)
+            .expect("in the bucket's scope");
+        labels
+            .binary_search(&label)
+            .expect("labels only become fewer, so it was there")
+    }
+}
+
+/// The sum of tables that hold `variable`, minimised over it.
+pub(super) fn minimise_over(variable: usize, tables: &[Table]) -> Table {
+    let mut others: Vec<(usize, usize)> = Vec::new();
+    for table in tables {
+        others.extend(
+            table
+                .scope
+                .iter()
+                .copied()
+                .zip(table.shape.iter().copied())
+                .filter(|&(v, _)| v != variable),
+        );
+    }
+    others.sort_unstable();
+    others.dedup();
+    let (scope, shape): (Vec<usize>, Vec<usize>) = others.into_iter().unzip();
+    let labels = tables[0].shape[tables[0].axis(variable)];
+    // The sums are made for one row (all labels of the last variable) at a time.
+    let row = shape.last().copied().unwrap_or(1);
+    let outer = &shape[..shape.len().saturating_sub(1)];
+    let strides: Vec<Vec<usize>> = tables.iter().map(|table| table.strides_in(&scope)).collect();
+    let row_strides: Vec<usize> = strides
+        .iter()
+        .map(|strides| strides.last().copied().unwrap_or(0))
+        .collect();
+    let own_strides: Vec<usize> = tables.iter().map(|table| table.strides_in(&[variable])[0]).collect();
+    let mut walk = Walk::new(outer, strides.into_iter().map(|s| s[..outer.len()].to_vec()).collect());
+    let mut sums = vec![0.0; row * labels];
+    let size: usize = shape.iter().product();
+    let mut costs = Vec::with_capacity(size);
+    while costs.len() < size {
+        sums.fill(0.0);
+        for (index, table) in tables.iter().enumerate() {
+            let (row_stride, own_stride) = (row_strides[index], own_strides[index]);
+            for (position, sums) in sums.chunks_exact_mut(labels).enumerate() {
+                let addends = &table.costs[walk.offsets[index] + position * row_stride..];
+                if own_stride == 1 {
+                    for (sum, &addend) in sums.iter_mut().zip(addends) {
+                        *sum += addend;
+                    }
+                } else {
+                    for (label, sum) in sums.iter_mut().enumerate() {
+                        *sum += addends[label * own_stride];
+                    }
+                }
+            }
+        }
+        costs.extend(sums.chunks_exact(labels).map(minimum));
+        walk.advance();
+    }
+    Table { scope, shape, costs }
+}
+
+/// Eliminates every variable whose sum of tables has at most `limit` entries, the smallest first; then adds each table
+/// whose variables all stand in another to that other. Returns the number of entries added up.
+pub(super) fn eliminate_small(remainder: &mut Remainder, limit: u64) -> u64 {
+    let mut entries = 0;
+    let mut sizes = Neighbourhood::new(remainder);
+    let mut queue = BTreeSet::new();
+    let mut queued: Vec<u64> = vec![0; remainder.labels.len()];
+    for variable in remainder.variables() {
+        queued[variable] = sizes.entries(remainder, variable);
+        queue.insert((queued[variable], variable));
+    }
+    while let Some(&(size, variable)) = queue.first() {
+        if size > limit {
+            break;
+        }
+        queue.pop_first();
+        let neighbours = sizes.neighbours(remainder, variable);
+        entries += remainder.eliminate(variable);
+        for neighbour in neighbours {
+            queue.remove(&(queued[neighbour], neighbour));
+            queued[neighbour] = sizes.entries(remainder, neighbour);
+            queue.insert((queued[neighbour], neighbour));
+        }
+    }
+    absorb(remainder);
+    entries
+}
+
+/// Adds each table to the smallest one whose variables include its own: the sum of their minima can only grow.
+fn absorb(remainder: &mut Remainder) {
+    for index in 0..remainder.tables.len() {
+        let Some(&first) = remainder.tables[index].scope.first() else {
+            continue;
+        };
+        let table = &remainder.tables[index];
+        let includes = |other: &Table| {
+            other.scope.len() > table.scope.len() && table.scope.iter().all(|v| other.scope.binary_search(v).is_ok())
+        };
+        let larger = remainder.incident[first]
+            .iter()
+            .copied()
+            .filter(|&other| includes(&remainder.tables[other]));
+        if let Some(into) = larger.min_by_key(|&other| remainder.tables[other].costs.len()) {
+            remainder.join(index, into);
+        }
+    }
+}
+
+/// Finds the variables that share a table with a given one.
+struct Neighbourhood {
+    /// For each variable, the last query that met it.
+    met: Vec<usize>,
+    query: usize,
+}
+
+impl Neighbourhood {
+    fn new(remainder: &Remainder) -> Neighbourhood {
+        Neighbourhood {
+            met: vec![0; remainder.labels.len()],
+            query: 0,
+        }
+    }
+
+    fn neighbours(&mut self, remainder: &Remainder, variable: usize) -> Vec<usize> {
+        self.query += 1;
+        self.met[variable] = self.query;
+        let mut neighbours = Vec::new();
+        for &index in &remainder.incident[variable] {
+            for &other in &remainder.tables[index].scope {
+                if self.met[other] != self.query {
+                    self.met[other] = self.query;
+                    neighbours.push(other);
+                }
+            }
+        }
+        neighbours
+    }
+
+    /// Number of entries of the sum of a variable's tables.
+    fn entries(&mut self, remainder: &Remainder, variable: usize) -> u64 {
+        let size = |variable: usize| remainder.labels[variable].len() as u64;
+        let neighbours = self.neighbours(remainder, variable);
+        neighbours
+            .into_iter()
+            .fold(size(variable), |entries, other| entries.saturating_mul(size(other)))
+    }
+}

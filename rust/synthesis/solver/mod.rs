@@ -1,0 +1,38 @@
+//! Exact solution of weighted constraint problems, with a certificate.
+//!
+//! The parts, in the order in which they are used:
+//!
+//! * [`problem`] and [`format`]: what is solved, and its file format;
+//! * `remainder`: the equivalent problem in progress, over `table`s;
+//! * `reduce`: labels that cannot be are dropped (arc consistency);
+//! * `eliminate`: variables with small tables are eliminated (bucket elimination), in a greedy `order` where all are;
+//! * `dual`: dual ascent raises a lower bound by moving costs between tables (SRMP);
+//! * `prune`: reduced costs say which labels an optimal assignment can have;
+//! * `search`: A* over partial assignments, where the rest is too large to eliminate;
+//! * [`certificate`]: the proof of the bound, and its checker.
+//!
+//! The dual of the linear relaxation is almost always tight on the problems of synthesis, so that few labels are left and
+//! elimination finishes, where plain elimination would need 10^7 to 10^9 table entries.
+
+mod budget;
+pub mod certificate;
+mod dual;
+mod eliminate;
+pub mod format;
+mod order;
+pub mod problem;
+mod prune;
+mod reduce;
+mod remainder;
+mod search;
+mod solve;
+mod table;
+
+pub use budget::Limits;
+pub use certificate::{Certificate, CertificateError, Step, check};
+pub use format::Instance;
+pub use problem::{Factor, Problem};
+pub use solve::{Solution, SolveError, TOLERANCE, solve};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,376 @@
+//! The loop: bound, incumbent, pruning, until they meet.
+
+use super::budget::{Budget, Limits};
+use super::certificate::{Certificate, Step, check};
+use super::dual;
+use super::eliminate::eliminate_small;
+use super::order::{Order, best_order};
+use super::problem::Problem;
+use super::prune::{labels_above, reduced_costs};
+use super::reduce::drop_dead_labels;
+use super::remainder::Remainder;
+use super::search::{Strategy, search};
+
+/// Costs that differ by less than this count as equal, relative to the cost and to a thousandth of the largest one.
+pub const TOLERANCE: f64 = 1e-9;
+
+/// The best assignment found, and how good it is.
+#[derive(Clone, Debug)]
+pub struct Solution {
+    /// One label for each variable.
+    pub assignment: Vec<usize>,
+    /// Its cost.
+    pub cost: f64,
+    /// No assignment costs less, up to [`TOLERANCE`]; equal to the cost where the assignment is proven optimal.
+    pub bound: f64,
+    /// The proof of the bound, unless an A* search proved more than the certificate, whose bound is then smaller.
+    pub certificate: Certificate,
+    /// Table entries computed by eliminations.
+    pub table_entries: u64,
+    /// Partial assignments expanded.
+    pub states: u64,
+}
+
+impl Solution {
+    /// How far the cost can be above the optimum, relative to the cost; 0 where the assignment is proven optimal.
+    pub fn gap(&self) -> f64 {
+        if self.cost > self.bound {
+            (self.cost - self.bound) / self.cost.abs()
+        } else {
+            0.0
+        }
+    }
+}
+
+/// Why there is no solution.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SolveError {
+    /// A factor is malformed.
+    #[error("factor {factor}: {reason}")]
+    Invalid {
+        /// Its index.
+        factor: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Every assignment is forbidden.
+    #[error("no assignment is allowed{}", .variable.map_or(String::new(), |v| format!(": variable {v} has no label left")))]
+    Infeasible {
+        /// A variable that lost all its labels, where that is how it was found.
+        variable: Option<usize>,
+    },
+    /// A limit was reached before any assignment was found.
+    #[error("no assignment was found within the limits (none costs less than {bound}); raise them")]
+    LimitReached {
+        /// No assignment costs less.
+        bound: f64,
+    },
+}
+
+/// Table entries up to which every variable is eliminated before the first dual ascent.
+const FIRST_SIZE: u64 = 1000;
+/// By how much that grows where dual ascent stalls.
+const SIZE_GROWTH: u64 = 4;
+/// Dual ascent stalls where a round closes less than this part of the gap.
+const STALLED: f64 = 0.02;
+/// Passes of dual ascent in the first round, and in those after it.
+const FIRST_PASSES: usize = 10;
+const PASSES: usize = 20;
+/// The first width of the incumbents' search: reduced costs up to this part of the bound.
+const FIRST_WIDTH: f64 = 0.0005;
+/// Incumbents may take this part of the allowed table entries: there are several, and most prove nothing.
+const INCUMBENT_SHARE: u64 = 20;
+/// Tries for an incumbent in a round.
+const TRIES: usize = 3;
+/// States that are expanded, for each variable left, to find some assignment where elimination has found none.
+const DIVE_STATES: u64 = 100;
+/// Problems with at most so many table entries are checked against their certificate in debug builds.
+const CHECKED_ENTRIES: u64 = 1_000_000;
+
+/// Finds an assignment of least cost and proves it, or comes as near as the limits allow.
+///
+/// # Errors
+/// Malformed problems, problems without an allowed assignment, and limits too small to find any.
+pub fn solve(problem: &Problem, limits: &Limits) -> Result<Solution, SolveError> {
+    problem.validate()?;
+    let solution = Solver::new(problem, limits)?.run()?;
+    debug_assert!(
+        solution.table_entries > CHECKED_ENTRIES || check(problem, &solution.certificate, 10.0 * TOLERANCE) == Ok(()),
+        "the certificate must hold: {:?}",
+        check(problem, &solution.certificate, 10.0 * TOLERANCE)
+    );
+    Ok(solution)
+}
+
+struct Incumbent {
+    assignment: Vec<usize>,
+    cost: f64,
+}
+
+struct Solver<'a> {
+    problem: &'a Problem,
+    budget: Budget,
+    remainder: Remainder,
+    incumbent: Option<Incumbent>,
+    states: u64,
+    largest_cost: f64,
+    /// Width of the search for incumbents, relative to the bound.
+    width: f64,
+}
+
+/// Whether the incumbent has been proven optimal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Status {
+    Open,
+    Proven,
+}
+
+impl<'a> Solver<'a> {
+    fn new(problem: &'a Problem, limits: &Limits) -> Result<Solver<'a>, SolveError> {
+        if let Some(variable) = problem.domains.iter().position(|&size| size == 0) {
+            return Err(SolveError::Infeasible {
+                variable: Some(variable),
+            });
+        }
+        let mut remainder = Remainder::new(problem);
+        drop_dead_labels(&mut remainder)?;
+        Ok(Solver {
+            problem,
+            budget: Budget::new(limits),
+            remainder,
+            incumbent: None,
+            states: 0,
+            largest_cost: problem.largest_cost(),
+            width: FIRST_WIDTH,
+        })
+    }
+
+    fn run(mut self) -> Result<Solution, SolveError> {
+        let mut size = FIRST_SIZE;
+        let mut last_bound = f64::NEG_INFINITY;
+        let mut passes = FIRST_PASSES;
+        let mut status = self.eliminate_small(size)?;
+        while status == Status::Open && !self.budget.is_spent() {
+            let (bound, work) = dual::ascend(&mut self.remainder, passes);
+            self.budget.work(work);
+            status = self.improve(bound)?;
+            if status == Status::Proven {
+                break;
+            }
+            let gap = self.upper() - bound;
+            if passes == PASSES && bound - last_bound < STALLED * gap.min(bound.abs()) {
+                if size >= self.budget.entries_left() {
+                    break;
+                }
+                size *= SIZE_GROWTH;
+                status = self.eliminate_small(size)?;
+            }
+            last_bound = bound;
+            passes = PASSES;
+        }
+        let bound = if status == Status::Proven {
+            f64::INFINITY
+        } else {
+            self.search()
+        };
+        self.finish(status, bound)
+    }
+
+    /// Cost of the incumbent.
+    fn upper(&self) -> f64 {
+        self.incumbent
+            .as_ref()
+            .map_or(f64::INFINITY, |incumbent| incumbent.cost)
+    }
+
+    /// Costs nearer than this are equal.
+    fn slack(&self) -> f64 {
+        let cost = self.incumbent.as_ref().map_or(0.0, |incumbent| incumbent.cost.abs());
+        TOLERANCE * (cost + self.largest_cost / 1000.0)
+    }
+
+    /// Takes up an assignment of the whole problem.
+    fn offer(&mut self, assignment: Vec<usize>) {
+        let cost = self.problem.cost(&assignment);
+        if cost < self.upper() {
+            self.incumbent = Some(Incumbent { assignment, cost });
+        }
+    }
+
+    /// Drops dead labels. Where no assignment is left, the incumbent is the best one.
+    fn drop_dead_labels(&mut self) -> Result<Status, SolveError> {
+        match drop_dead_labels(&mut self.remainder) {
+            Err(_) if self.incumbent.is_some() => Ok(Status::Proven),
+            Err(error) => Err(error),
+            Ok(()) => Ok(self.close()),
+        }
+    }
+
+    /// Where no variable is left to be decided, what was decided is the best of the remainder.
+    fn close(&mut self) -> Status {
+        if self.remainder.variables().next().is_some() {
+            return Status::Open;
+        }
+        let assignment = self.remainder.assignment();
+        self.states = self.remainder.buckets.len() as u64;
+        self.offer(assignment);
+        Status::Proven
+    }
+
+    fn eliminate_small(&mut self, size: u64) -> Result<Status, SolveError> {
+        let entries = eliminate_small(&mut self.remainder, size);
+        self.budget.eliminated(entries);
+        self.drop_dead_labels()
+    }
+
+    /// Looks for a better incumbent, deletes what cannot beat it, and finishes if the rest is small.
+    fn improve(&mut self, bound: f64) -> Result<Status, SolveError> {
+        let reduced = reduced_costs(&self.remainder);
+        if self.find_incumbent(bound, &reduced)? == Status::Proven {
+            return Ok(Status::Proven);
+        }
+        if self.incumbent.is_none() {
+            return Ok(Status::Open);
+        }
+        match labels_above(&reduced, self.upper() - bound + self.slack()) {
+            Ok(drops) => self.remainder.restrict(&drops),
+            Err(all) => {
+                self.remainder.record_moves();
+                self.remainder.record_drops(&all);
+                return Ok(Status::Proven);
+            }
+        }
+        if self.drop_dead_labels()? == Status::Proven {
+            return Ok(Status::Proven);
+        }
+        let Some(order) = best_order(&self.remainder, self.budget.entries_left()) else {
+            return Ok(Status::Open);
+        };
+        eliminate_all(&mut self.remainder, &order, &mut self.budget);
+        self.drop_dead_labels()
+    }
+
+    /// Solves exactly over the labels whose reduced costs are small.
+    fn find_incumbent(&mut self, bound: f64, reduced: &[Vec<f64>]) -> Result<Status, SolveError> {
+        let scale = bound.abs().max(TOLERANCE * self.largest_cost);
+        for _ in 0..TRIES {
+            let threshold = (self.width * scale).min(self.upper() - bound) + self.slack();
+            match self.solve_within(reduced, threshold)? {
+                Attempt::Solved(proof) if self.upper() <= bound + threshold => {
+                    // All other assignments have a label that costs more than the incumbent.
+                    self.remainder.record_moves();
+                    self.remainder.proof.extend(proof);
+                    return Ok(Status::Proven);
+                }
+                Attempt::Solved(_) => break,
+                Attempt::TooLarge => self.width /= 4.0,
+                Attempt::Infeasible => self.width *= 4.0,
+            }
+        }
+        Ok(Status::Open)
+    }
+
+    /// Solves exactly over the labels whose reduced costs are at most `threshold`.
+    fn solve_within(&mut self, reduced: &[Vec<f64>], threshold: f64) -> Result<Attempt, SolveError> {
+        let Ok(drops) = labels_above(reduced, threshold) else {
+            return Ok(Attempt::Infeasible);
+        };
+        let mut part = self.remainder.restricted(&drops);
+        let limit = self.budget.entries_left() / INCUMBENT_SHARE;
+        let Some(order) = best_order(&part, limit) else {
+            return Ok(Attempt::TooLarge);
+        };
+        eliminate_all(&mut part, &order, &mut self.budget);
+        if part.variables().next().is_some() {
+            return Ok(Attempt::TooLarge);
+        }
+        if part.constant == f64::INFINITY {
+            let everything = drops.is_empty() && self.incumbent.is_none();
+            return if everything {
+                Err(SolveError::Infeasible { variable: None })
+            } else {
+                Ok(Attempt::Infeasible)
+            };
+        }
+        let mut assignment = part.assignment();
+        self.remainder.complete(&mut assignment);
+        self.states = (part.buckets.len() + self.remainder.buckets.len()) as u64;
+        self.offer(assignment);
+        Ok(Attempt::Solved(part.proof))
+    }
+
+    /// Searches what is left. Returns a bound of it.
+    fn search(&mut self) -> f64 {
+        if self.incumbent.is_none() {
+            let states = DIVE_STATES * self.remainder.variables().count() as u64;
+            self.search_by(Strategy::DepthFirst, states);
+        }
+        if self.budget.is_spent() {
+            self.remainder.bound()
+        } else {
+            self.search_by(Strategy::BestFirst, u64::MAX)
+        }
+    }
+
+    fn search_by(&mut self, strategy: Strategy, states: u64) -> f64 {
+        let upper = self.upper() - self.slack();
+        let outcome = search(&self.remainder, strategy, upper, states, &mut self.budget);
+        self.states += outcome.states;
+        if let Some(open) = outcome.assignment {
+            let mut assignment = self.remainder.assignment();
+            for variable in self.remainder.variables() {
+                assignment[variable] = open[variable];
+            }
+            self.remainder.complete(&mut assignment);
+            self.offer(assignment);
+        }
+        outcome.bound
+    }
+
+    /// The solution, given a bound of what is not yet ruled out.
+    fn finish(mut self, status: Status, bound: f64) -> Result<Solution, SolveError> {
+        self.remainder.record_moves();
+        let certified = if status == Status::Proven {
+            f64::INFINITY
+        } else {
+            self.remainder.bound()
+        };
+        let slack = self.slack();
+        let Some(Incumbent { assignment, cost }) = self.incumbent else {
+            return Err(SolveError::LimitReached { bound });
+        };
+        let up_to_cost = |bound: f64| if bound >= cost - slack { cost } else { bound };
+        let steps = self.remainder.proof;
+        Ok(Solution {
+            certificate: Certificate {
+                assignment: assignment.clone(),
+                steps,
+                bound: up_to_cost(certified),
+            },
+            assignment,
+            cost,
+            bound: up_to_cost(bound),
+            table_entries: self.budget.table_entries,
+            states: self.states,
+        })
+    }
+}
+
+/// What came of solving over some of the labels.
+enum Attempt {
+    /// The incumbent is at least as good as all assignments with those labels; how that follows.
+    Solved(Vec<Step>),
+    Infeasible,
+    TooLarge,
+}
+
+/// Eliminates the variables in order, as long as time is left.
+fn eliminate_all(remainder: &mut Remainder, order: &Order, budget: &mut Budget) {
+    for &variable in &order.variables {
+        if budget.is_spent() {
+            break;
+        }
+        let entries = remainder.eliminate(variable);
+        budget.eliminated(entries);
+    }
+}

@@ -1,0 +1,221 @@
+//! Dense cost tables over sorted scopes, and the few operations on them that the algorithms share.
+
+use super::problem::Factor;
+
+/// Costs over the live labels of the variables in `scope`, row-major (last variable fastest).
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    /// Variables in ascending order.
+    pub scope: Vec<usize>,
+    /// Number of labels of each variable of the scope.
+    pub shape: Vec<usize>,
+    pub costs: Vec<f64>,
+}
+
+/// Where a variable lies in a table: its label changes every `inner` entries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub size: usize,
+    pub inner: usize,
+}
+
+impl Table {
+    /// A factor with its scope sorted, and without variables that have only one label.
+    pub fn from_factor(factor: &Factor, domains: &[usize]) -> Table {
+        let mut order: Vec<usize> = (0..factor.scope.len())
+            .filter(|&i| domains[factor.scope[i]] > 1)
+            .collect();
+        order.sort_unstable_by_key(|&i| factor.scope[i]);
+        let scope: Vec<usize> = order.iter().map(|&i| factor.scope[i]).collect();
+        let shape: Vec<usize> = scope.iter().map(|&v| domains[v]).collect();
+        if order.is_sorted() {
+            return Table {
+                scope,
+                shape,
+                costs: factor.costs.clone(),
+            };
+        }
+        let all: Vec<usize> = factor.scope.iter().map(|&v| domains[v]).collect();
+        let strides = row_major(&all);
+        let mut walk = Walk::new(&shape, vec![order.iter().map(|&i| strides[i]).collect()]);
+        let mut costs = Vec::with_capacity(factor.costs.len());
+        for _ in 0..factor.costs.len() {
+            costs.push(factor.costs[walk.offsets[0]]);
+            walk.advance();
+        }
+        Table { scope, shape, costs }
+    }
+
+    /// Position of a variable of the scope.
+    pub fn axis(&self, variable: usize) -> usize {
+        self.scope
+            .iter()
+            .position(|&v| v == variable)
+            .expect("the variable is in the scope")
+    }
+
+    pub fn span(&self, axis: usize) -> Span {
+        Span {
+            size: self.shape[axis],
+            inner: self.shape[axis + 1..].iter().product(),
+        }
+    }
+
+    pub fn minimum(&self) -> f64 {
+        minimum(&self.costs)
+    }
+
+    /// The least cost of each label along `span`; written to `result` (one value per label).
+    pub fn min_marginals(&self, span: Span, result: &mut [f64]) {
+        result.fill(f64::INFINITY);
+        if span.inner == 1 {
+            for row in self.costs.chunks_exact(span.size) {
+                for (least, &cost) in result.iter_mut().zip(row) {
+                    *least = if cost < *least { cost } else { *least };
+                }
+            }
+        } else {
+            for block in self.costs.chunks_exact(span.size * span.inner) {
+                for (least, row) in result.iter_mut().zip(block.chunks_exact(span.inner)) {
+                    let row_minimum = minimum(row);
+                    *least = if row_minimum < *least { row_minimum } else { *least };
+                }
+            }
+        }
+    }
+
+    /// Adds a cost to each label along `span`.
+    pub fn add_along(&mut self, span: Span, added: &[f64]) {
+        if span.inner == 1 {
+            for row in self.costs.chunks_exact_mut(span.size) {
+                for (cost, &addend) in row.iter_mut().zip(added) {
+                    *cost += addend;
+                }
+            }
+        } else {
+            for block in self.costs.chunks_exact_mut(span.size * span.inner) {
+                for (row, &addend) in block.chunks_exact_mut(span.inner).zip(added) {
+                    for cost in row {
+                        *cost += addend;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds a table whose scope is part of this one's.
+    pub fn add(&mut self, other: &Table) {
+        if self.scope == other.scope {
+            for (cost, &addend) in self.costs.iter_mut().zip(&other.costs) {
+                *cost += addend;
+            }
+            return;
+        }
+        let mut walk = Walk::new(&self.shape, vec![other.strides_in(&self.scope)]);
+        for cost in &mut self.costs {
+            *cost += other.costs[walk.offsets[0]];
+            walk.advance();
+        }
+    }
+
+    /// For each variable of `scope`, how far its next label lies in this table; 0 where the table lacks it.
+    pub fn strides_in(&self, scope: &[usize]) -> Vec<usize> {
+        let strides = row_major(&self.shape);
+        let stride = |v: &usize| self.scope.binary_search(v).map_or(0, |axis| strides[axis]);
+        scope.iter().map(stride).collect()
+    }
+
+    /// The part of the table where each variable has one of its kept labels (`keep` by variable; `None` keeps all).
+    /// Variables left with one label leave the scope.
+    pub fn select(&self, keep: &[Option<Vec<usize>>]) -> Table {
+        let kept: Vec<Option<&[usize]>> = self.scope.iter().map(|&v| keep[v].as_deref()).collect();
+        let sizes: Vec<usize> = kept
+            .iter()
+            .zip(&self.shape)
+            .map(|(k, &size)| k.map_or(size, <[usize]>::len))
+            .collect();
+        let mut costs = Vec::with_capacity(sizes.iter().product());
+        self.copy_selected(&kept, 0, 0, &row_major(&self.shape), &mut costs);
+        let axes: Vec<usize> = (0..sizes.len()).filter(|&axis| sizes[axis] > 1).collect();
+        Table {
+            scope: axes.iter().map(|&axis| self.scope[axis]).collect(),
+            shape: axes.iter().map(|&axis| sizes[axis]).collect(),
+            costs,
+        }
+    }
+
+    fn copy_selected(
+        &self,
+        kept: &[Option<&[usize]>],
+        axis: usize,
+        offset: usize,
+        strides: &[usize],
+        costs: &mut Vec<f64>,
+    ) {
+        if kept[axis..].iter().all(Option::is_none) {
+            let size: usize = self.shape[axis..].iter().product();
+            costs.extend_from_slice(&self.costs[offset..offset + size]);
+        } else if let Some(labels) = kept[axis] {
+            for &label in labels {
+                self.copy_selected(kept, axis + 1, offset + label * strides[axis], strides, costs);
+            }
+        } else {
+            for label in 0..self.shape[axis] {
+                self.copy_selected(kept, axis + 1, offset + label * strides[axis], strides, costs);
+            }
+        }
+    }
+}
+
+/// The least of some costs.
+pub(super) fn minimum(costs: &[f64]) -> f64 {
+    costs
+        .iter()
+        .fold(f64::INFINITY, |least, &cost| if cost < least { cost } else { least })
+}
+
+/// Strides of a row-major table.
+pub(super) fn row_major(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis];
+    }
+    strides
+}
+
+/// Visits all combinations of labels in row-major order, keeping the offset into each of several tables.
+pub(super) struct Walk {
+    shape: Vec<usize>,
+    labels: Vec<usize>,
+    strides: Vec<Vec<usize>>,
+    pub offsets: Vec<usize>,
+}
+
+impl Walk {
+    /// `strides[table][axis]` says how far a label of the axis moves in the table.
+    pub fn new(shape: &[usize], strides: Vec<Vec<usize>>) -> Walk {
+        Walk {
+            shape: shape.to_vec(),
+            labels: vec![0; shape.len()],
+            offsets: vec![0; strides.len()],
+            strides,
+        }
+    }
+
+    /// Goes to the next combination; after the last one, back to the first.
+    pub fn advance(&mut self) {
+        for axis in (0..self.shape.len()).rev() {
+            self.labels[axis] += 1;
+            if self.labels[axis] < self.shape[axis] {
+                for (offset, strides) in self.offsets.iter_mut().zip(&self.strides) {
+                    *offset += strides[axis];
+                }
+                return;
+            }
+            self.labels[axis] = 0;
+            for (offset, strides) in self.offsets.iter_mut().zip(&self.strides) {
+                *offset -= strides[axis] * (self.shape[axis] - 1);
+            }
+        }
+    }
+}
