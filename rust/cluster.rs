@@ -240,3 +240,109 @@ fn not_negative(value: f64, path: &str) -> Result<(), ClusterError> {
         "{path} is {value}, expected a number that is not negative"
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TREE: &str = r#"{
+        "format": "hap-cluster-1",
+        "root": {
+            "link": {"bandwidth": 1e9, "latency": 1e-5},
+            "members": [
+                {"group": {
+                    "link": {"bandwidth": 1e10, "latency": 1e-4},
+                    "members": [
+                        {"device": {"name": "a", "flops": {"default": 1e12, "float16": 4e12}, "memory_bandwidth": 1e11, "memory": 8e9, "launch_overhead": 1e-6}},
+                        {"device": {"name": "b", "flops": {"default": 2e12}, "memory_bandwidth": 1e11, "memory": 8e9, "launch_overhead": 0}}
+                    ]
+                }},
+                {"device": {"name": "c", "flops": {"default": 3e12}, "memory_bandwidth": 1e11, "memory": 8e9, "launch_overhead": 0}}
+            ]
+        },
+        "collectives": {"all_gather/padded": {"latency": 0, "bandwidth": 1e9}},
+        "overlap": 0.5
+    }"#;
+
+    #[test]
+    fn a_tree_is_read_in_rank_order() {
+        let cluster = Cluster::from_json(TREE).expect("a valid cluster");
+        let devices = cluster.devices();
+        assert_eq!(
+            devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "c"]
+        );
+        assert_eq!(devices[0].flops_of("float16"), Some(4e12));
+        assert_eq!(devices[1].flops_of("float16"), Some(2e12));
+        assert_eq!(
+            cluster.bottleneck(),
+            Link {
+                bandwidth: 1e9,
+                latency: 1e-4
+            }
+        );
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let cases = [
+            (
+                "\"memory\": 8e9, \"launch_overhead\": 1e-6",
+                "\"launch_overhead\": 1e-6",
+                "missing field `memory`",
+            ),
+            (
+                "\"memory\": 8e9, \"launch_overhead\": 1e-6",
+                "\"memory\": -1, \"launch_overhead\": 1e-6",
+                "memory is -1",
+            ),
+            (
+                "\"launch_overhead\": 1e-6",
+                "\"launch_overhead\": -1e-6",
+                "launch_overhead is -0.000001",
+            ),
+            (
+                "\"default\": 2e12",
+                "\"default\": 0",
+                "root.members[0].members[1] (device \"b\"): flops[\"default\"] is 0",
+            ),
+            (
+                "\"default\": 2e12",
+                "\"float32\": 2e12",
+                "flops has no entry \"default\"",
+            ),
+            (
+                "\"bandwidth\": 1e10",
+                "\"bandwidth\": 0",
+                "root.members[0].link.bandwidth is 0",
+            ),
+            ("\"latency\": 1e-5", "\"latency\": -1", "root.link.latency is -1"),
+            ("\"overlap\": 0.5", "\"overlap\": 1.5", "overlap is 1.5"),
+            ("\"overlap\": 0.5", "\"overlap\": NaN", "cannot be read"),
+            (
+                "all_gather/padded",
+                "all_gather/builtin",
+                "unknown entry \"all_gather/builtin\"",
+            ),
+            ("hap-cluster-1", "hap-cluster-2", "format is \"hap-cluster-2\""),
+            ("\"name\": \"a\"", "\"nam\": \"a\"", "unknown field `nam`"),
+        ];
+        for (text, replacement, what) in cases {
+            let json = TREE.replacen(text, replacement, 1);
+            assert_ne!(json, TREE, "{text}");
+            let message = Cluster::from_json(&json).expect_err("not valid").to_string();
+            assert!(message.contains(what), "{message}");
+        }
+        let mut cluster = Cluster::from_json(TREE).expect("a valid cluster");
+        cluster.overlap = f64::NAN;
+        assert!(cluster.validate().is_err());
+        cluster.root.members.clear();
+        assert!(
+            cluster
+                .validate()
+                .expect_err("not valid")
+                .to_string()
+                .contains("root.members is empty")
+        );
+    }
+}

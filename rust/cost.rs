@@ -328,3 +328,6 @@ fn slot(conversion: Conversion, how: Implementation) -> usize {
     debug_assert!(conversion < 4 && how < 4, "only collectives are measured");
     conversion * 4 + how
 }
+
+#[cfg(test)]
+mod tests;

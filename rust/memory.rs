@@ -325,3 +325,6 @@ fn buffer(
         _ => (0.0, Vec::new()),
     }
 }
+
+#[cfg(test)]
+mod tests;

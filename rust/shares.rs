@@ -93,3 +93,62 @@ fn by_axis<T>(
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::perceptron;
+
+    fn splits(batch: &[u64]) -> Splits {
+        let whole = |units: u64| vec![units, 0];
+        BTreeMap::from([
+            ("batch".into(), batch.to_vec()),
+            ("hidden".into(), whole(4)),
+            ("inner".into(), whole(5)),
+        ])
+    }
+
+    #[test]
+    fn splits_become_fractions() {
+        let graph = perceptron(1, [8, 4, 5]);
+        let shares = from_splits(&graph, 2, &splits(&[6, 2])).expect("valid splits");
+        assert_eq!(shares, [vec![0.75, 0.25], vec![1.0, 0.0], vec![1.0, 0.0]]);
+        let named = graph
+            .axes
+            .iter()
+            .zip(&shares)
+            .map(|(axis, list)| (axis.name.clone(), list.clone()))
+            .collect();
+        assert_eq!(from_fractions(&graph, 2, &named).expect("valid shares"), shares);
+    }
+
+    #[test]
+    fn errors_name_the_axis() {
+        let graph = perceptron(1, [8, 4, 5]);
+        let message = |splits: Splits| from_splits(&graph, 2, &splits).expect_err("not valid").to_string();
+        assert!(message(splits(&[6, 1])).contains("[6, 1] of axis \"batch\" does not sum to its size, 8"));
+        assert!(message(splits(&[6, 1, 1])).contains("axis \"batch\" is for 3 devices, expected 2"));
+        assert!(message(splits(&[u64::MAX, 9])).contains("does not sum"));
+        let mut unknown = splits(&[6, 2]);
+        unknown.insert("other".into(), vec![1, 1]);
+        assert!(message(unknown).contains("\"other\", which is no axis"));
+        let mut missing = splits(&[6, 2]);
+        missing.remove("inner");
+        assert!(message(missing).contains("axis \"inner\" has no split"));
+        let named = |batch: [f64; 2]| {
+            let list = |shares: [f64; 2]| shares.to_vec();
+            let rest = list([1.0, 0.0]);
+            NamedShares::from([
+                ("batch".into(), list(batch)),
+                ("hidden".into(), rest.clone()),
+                ("inner".into(), rest),
+            ])
+        };
+        for wrong in [[0.5, 0.4], [-0.5, 1.5], [f64::NAN, 1.0]] {
+            let message = from_fractions(&graph, 2, &named(wrong))
+                .expect_err("not valid")
+                .to_string();
+            assert!(message.contains("batch"), "{message}");
+        }
+    }
+}

@@ -187,3 +187,6 @@ impl Sum {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

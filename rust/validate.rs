@@ -437,17 +437,4 @@ impl Validator<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Random, perceptron, random_program};
-
-    #[test]
-    fn random_programs_are_valid() {
-        let graph = perceptron(2, [8, 4, 6]);
-        for seed in 0..50 {
-            let program = random_program(&graph, &mut Random(seed));
-            let valid = validate(&graph, &program).expect("a valid program");
-            assert_eq!(valid.steps.len(), program.instructions.len());
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,197 @@
+//! Closed forms on hand-made programs.
+
+use super::*;
+use crate::graph::InputKind;
+use crate::testing::{GraphBuilder, MATMUL, Random, perceptron, program, random_program};
+use crate::validate::validate;
+use proptest::prelude::*;
+
+const THREE: [f64; 3] = [0.5, 0.25, 0.25];
+
+fn peak(graph: &Graph, lines: &[&str], device: usize, optimiser_tensors: u32) -> MemoryParts {
+    let shares = vec![THREE.to_vec(); graph.axes.len()];
+    let valid = validate(graph, &program(graph, lines)).expect("a valid program");
+    peaks(graph, &shares, 3, &valid, optimiser_tensors)[device]
+        .parts
+        .clone()
+}
+
+/// `y = x w` with the gradient `g = x^T t` of `w`; axes of 8 units, so that every tensor has 256 bytes.
+fn product(edit: impl FnOnce(&mut Graph)) -> Graph {
+    let mut builder = GraphBuilder::new(&[("m", 8), ("k", 8), ("n", 8)]);
+    let x = builder.input(InputKind::Input, "x", &[0, 1]);
+    let w = builder.input(InputKind::Parameter, "w", &[1, 2]);
+    let t = builder.input(InputKind::Tangent, "t", &[0, 2]);
+    let y = builder.operator("y", &[x, w], &[0, 2], 1.0, &MATMUL);
+    let g = builder.operator("g", &[x, t], &[1, 2], 1.0, &["S0 S0 -> P"]);
+    builder.output(OutputKind::Output, "y", y, None);
+    builder.output(OutputKind::Gradient, "w", g, Some(w));
+    edit(builder.edit());
+    builder.finish()
+}
+
+const DATA_PARALLEL: [&str; 9] = [
+    "input x S0",
+    "input w R",
+    "input t R",
+    "compute y S0 R -> S0",
+    "convert t R S0",
+    "compute g S0 S0 -> P",
+    "convert g P R builtin",
+    "output y y S0",
+    "output w g R",
+];
+
+#[test]
+fn data_parallelism_keeps_whole_parameters() {
+    let graph = product(|_| {});
+    let whole = 256.0;
+    // The peak: the gradient is there as partial sums and reduced; x, t, y and t's copy live too, the last until g is made.
+    let expected = |share: f64| MemoryParts {
+        parameters: whole,
+        gradients: whole,
+        optimiser: 2.0 * whole,
+        activations: share * whole + whole + share * whole + whole,
+        buffers: 0.0,
+    };
+    assert_eq!(peak(&graph, &DATA_PARALLEL, 0, 2), expected(0.5));
+    assert_eq!(peak(&graph, &DATA_PARALLEL, 1, 2), expected(0.25));
+    assert_eq!(peak(&graph, &DATA_PARALLEL, 1, 0).optimiser, 0.0);
+}
+
+#[test]
+fn sharded_storage_shrinks_parameters_gradients_and_optimiser() {
+    let graph = product(|_| {});
+    let lines = [
+        "input x S0",
+        "input w S0",
+        "input t R",
+        "convert w S0 R padded",
+        "compute y S0 R -> S0",
+        "convert t R S0",
+        "compute g S0 S0 -> P",
+        "convert g P S0 exchange",
+        "output y y S0",
+        "output w g S0",
+    ];
+    let parts = peak(&graph, &lines, 0, 2);
+    assert_eq!((parts.parameters, parts.optimiser), (128.0, 256.0));
+    // Most is held when g is made: x, t and its slice, y, partial sums of g. (And, as much, when those are reduced.)
+    assert_eq!(
+        (parts.activations, parts.gradients),
+        (128.0 + 256.0 + 128.0 + 128.0 + 256.0, 0.0)
+    );
+    // Padded: the largest share once per device and once more. That is more than the exchange's whole tensor and three shares.
+    assert_eq!(parts.buffers, f64::max(4.0 * 128.0, 256.0 + 3.0 * 128.0));
+    assert_eq!(
+        peak(&graph, &lines, 1, 2).buffers,
+        f64::max(4.0 * 128.0, 256.0 + 3.0 * 64.0)
+    );
+}
+
+#[test]
+fn the_optimiser_keeps_four_bytes_at_least_and_nothing_for_what_is_not_trained() {
+    let half = product(|graph| {
+        graph.tensors[1].dtype = "bfloat16".into();
+        graph.tensors[1].bytes = 128.0;
+    });
+    let parts = peak(&half, &DATA_PARALLEL, 0, 2);
+    assert_eq!((parts.parameters, parts.optimiser), (128.0, 2.0 * 256.0));
+    let double = product(|graph| {
+        graph.tensors[1].dtype = "float64".into();
+        graph.tensors[1].bytes = 512.0;
+    });
+    assert_eq!(peak(&double, &DATA_PARALLEL, 0, 1).optimiser, 512.0);
+    let frozen = product(|graph| graph.outputs.truncate(1));
+    let lines = ["input x S0", "input w R", "compute y S0 R -> S0", "output y y S0"];
+    let parts = peak(&frozen, &lines, 0, 2);
+    assert_eq!((parts.parameters, parts.optimiser, parts.gradients), (256.0, 0.0, 0.0));
+}
+
+#[test]
+fn intermediate_values_die_after_their_last_reader() {
+    let mut builder = GraphBuilder::new(&[("m", 8), ("k", 8)]);
+    let mut x = builder.input(InputKind::Input, "x", &[0, 1]);
+    for name in ["a", "b", "c", "d"] {
+        x = builder.operator(name, &[x], &[0, 1], 1.0, &[]);
+    }
+    builder.output(OutputKind::Loss, "d", x, None);
+    let graph = builder.finish();
+    let lines = [
+        "input x R",
+        "compute a R -> R",
+        "compute b R -> R",
+        "compute c R -> R",
+        "compute d R -> R",
+        "output d d R",
+    ];
+    // The input stays; an operand and its result live together.
+    assert_eq!(peak(&graph, &lines, 0, 2).total(), 3.0 * 256.0);
+}
+
+#[test]
+fn layout_results_alias_their_operand_and_keep_it_alive() {
+    let mut builder = GraphBuilder::new(&[("m", 8), ("k", 8)]);
+    let x = builder.input(InputKind::Input, "x", &[0, 1]);
+    let a = builder.operator("a", &[x], &[0, 1], 1.0, &[]);
+    let view = builder.layout("view", a, &[1, 0], &[]);
+    let b = builder.operator("b", &[x], &[0, 1], 1.0, &[]);
+    let c = builder.operator("c", &[b], &[0, 1], 1.0, &[]);
+    let d = builder.operator("d", &[view, c], &[0, 1], 1.0, &[]);
+    builder.output(OutputKind::Loss, "d", d, None);
+    let graph = builder.finish();
+    let lines = [
+        "input x R",
+        "compute a R -> R",
+        "compute view R -> R",
+        "compute b R -> R",
+        "compute c R -> R",
+        "compute d R R -> R",
+        "output d d R",
+    ];
+    // While c is made: x, a (through its view), b, c.
+    assert_eq!(peak(&graph, &lines, 0, 2).total(), 4.0 * 256.0);
+}
+
+#[test]
+fn an_all_to_all_holds_what_is_sent_and_received() {
+    let mut builder = GraphBuilder::new(&[("m", 8), ("k", 8)]);
+    let x = builder.input(InputKind::Input, "x", &[0, 1]);
+    builder.output(OutputKind::Output, "x", x, None);
+    let graph = builder.finish();
+    let parts = peak(
+        &graph,
+        &["input x S0", "convert x S0 S1 exchange", "output x x S1"],
+        0,
+        2,
+    );
+    assert_eq!((parts.activations, parts.buffers), (256.0, 256.0));
+    let grouped = peak(&graph, &["input x S0", "convert x S0 R grouped", "output x x R"], 1, 2);
+    assert_eq!((grouped.activations, grouped.buffers), (64.0 + 256.0, 256.0));
+    let exchange = peak(&graph, &["input x S0", "convert x S0 R exchange", "output x x R"], 1, 2);
+    assert_eq!(exchange.buffers, 256.0 + 64.0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    #[test]
+    fn slopes_are_finite_differences(seed: u64) {
+        const STEP: f64 = 1e-6;
+        let random = &mut Random(seed);
+        let graph = perceptron(1 + random.below(2), [12, 4, 8]);
+        let valid = validate(&graph, &random_program(&graph, random)).expect("a valid program");
+        let shares: Shares = (0..3).map(|_| (0..3).map(|_| 0.1 + random.unit()).collect()).collect();
+        let (axis, device) = (random.below(3), random.below(3));
+        let at = |offset: f64| {
+            let mut shares = shares.clone();
+            shares[axis][device] += offset;
+            peaks(&graph, &shares, 3, &valid, 2)[device].clone()
+        };
+        let (here, below, above) = (at(0.0), at(-STEP), at(STEP));
+        // No kink lies between where the slopes agree.
+        if below.slopes == above.slopes {
+            let difference = (above.parts.total() - below.parts.total()) / (2.0 * STEP);
+            prop_assert!((difference - here.slopes[axis]).abs() <= 1e-3 * (1.0 + difference.abs()));
+        }
+    }
+}

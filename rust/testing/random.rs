@@ -1,0 +1,143 @@
+//! Random clusters, shares and programs, repeatable by seed.
+
+use super::cluster;
+use crate::cluster::Cluster;
+use crate::graph::{Graph, InputKind, OutputKind};
+use crate::placement::{Placement, Placements};
+use crate::program::{Conversion, Instruction, Program};
+use crate::shares::Shares;
+
+/// Repeatable random numbers (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number from 0 to `count - 1`.
+    pub fn below(&mut self, count: usize) -> usize {
+        (self.bits() % count as u64) as usize
+    }
+
+    /// A number from 0 to 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Integer shares of every axis, as fractions; some of them zero.
+    pub fn shares(&mut self, graph: &Graph, devices: usize) -> Shares {
+        let split = |size: u64, random: &mut Self| {
+            let mut units = vec![0u64; devices];
+            let candidates = 1 + random.below(devices);
+            for _ in 0..size {
+                units[random.below(candidates)] += 1;
+            }
+            units.iter().map(|units| *units as f64 / size as f64).collect()
+        };
+        graph.axes.iter().map(|axis| split(axis.size, self)).collect()
+    }
+
+    /// A cluster of 1 to 4 unequal devices.
+    pub fn cluster(&mut self) -> Cluster {
+        let flops: Vec<f64> = (0..1 + self.below(4)).map(|_| 1e9 * (0.2 + self.unit())).collect();
+        let mut cluster = cluster(&flops, 1e8 * (0.1 + self.unit()), 1e-5 * self.unit());
+        cluster.overlap = [0.0, 1.0, self.unit()][self.below(3)];
+        cluster
+    }
+}
+
+/// A valid program that takes a random choice for every operator, and converts where it must, in a random way.
+pub fn random_program(graph: &Graph, random: &mut Random) -> Program {
+    let mut writer = Writer {
+        graph,
+        there: vec![Vec::new(); graph.tensors.len()],
+        instructions: Vec::new(),
+    };
+    for input in &graph.inputs {
+        let tensor = &graph.tensors[input.tensor];
+        let sliceable = matches!(input.kind, InputKind::Parameter | InputKind::Buffer | InputKind::Input);
+        let occurrences = if sliceable { tensor.occurrences.len() } else { 0 };
+        let placement = match random.below(occurrences + 1) {
+            0 => Placement::Replicate,
+            other => Placement::Shard(other as u32 - 1),
+        };
+        writer.there[input.tensor].push(vec![placement]);
+        writer.instructions.push(Instruction::Input {
+            tensor: tensor.name.clone(),
+            placement: vec![placement],
+        });
+    }
+    for operator in &graph.operators {
+        let choice = &operator.choices[random.below(operator.choices.len())];
+        for (tensor, placements) in operator.operands.iter().zip(&choice.inputs) {
+            writer.need(*tensor, placements, random);
+        }
+        let named = |tensors: &[usize], placements: &[Placements]| {
+            let names = tensors.iter().map(|tensor| graph.tensors[*tensor].name.clone());
+            names.zip(placements.iter().cloned()).collect::<Vec<_>>()
+        };
+        writer.instructions.push(Instruction::Compute {
+            operator: operator.name.clone(),
+            target: operator.target.clone(),
+            inputs: named(&operator.operands, &choice.inputs),
+            outputs: named(&operator.results, &choice.outputs),
+            axis: choice.axis.map(|axis| graph.axes[axis].name.clone()),
+        });
+        for (tensor, placements) in operator.results.iter().zip(&choice.outputs) {
+            writer.there[*tensor].push(placements.clone());
+        }
+    }
+    for output in &graph.outputs {
+        let placements = match output.kind {
+            OutputKind::Gradient | OutputKind::Buffer => writer.there[output.of.expect("checked")][0].clone(),
+            _ => vec![Placement::Replicate],
+        };
+        writer.need(output.tensor, &placements, random);
+        let tensor = graph.tensors[output.tensor].name.clone();
+        writer.instructions.push(Instruction::Output {
+            name: output.name.clone(),
+            tensor,
+            placement: placements,
+        });
+    }
+    Program {
+        instructions: writer.instructions,
+    }
+}
+
+struct Writer<'a> {
+    graph: &'a Graph,
+    there: Vec<Vec<Placements>>,
+    instructions: Vec<Instruction>,
+}
+
+impl Writer<'_> {
+    fn need(&mut self, tensor: usize, to: &Placements, random: &mut Random) {
+        if self.there[tensor].contains(to) {
+            return;
+        }
+        let from = self.there[tensor][random.below(self.there[tensor].len())].clone();
+        let conversion = Conversion::between(&from, to).expect("placements differ");
+        let node = &self.graph.tensors[tensor];
+        let known = conversion.implementations();
+        self.instructions.push(Instruction::Convert {
+            conversion,
+            tensor: node.name.clone(),
+            axis: Conversion::axis(node, &from, to).map(|axis| self.graph.axes[axis].name.clone()),
+            from,
+            to: to.clone(),
+            implementation: if known.is_empty() {
+                None
+            } else {
+                Some(known[random.below(known.len())])
+            },
+        });
+        self.there[tensor].push(to.clone());
+    }
+}

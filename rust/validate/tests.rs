@@ -1,0 +1,244 @@
+use super::*;
+use crate::testing::{GraphBuilder, MATMUL, Random, perceptron, program, random_program, run};
+use proptest::prelude::*;
+
+/// Whether a program runs and gives the outputs of one device.
+fn is_right(graph: &Graph, candidate: &Program, random: &mut Random) -> bool {
+    let one_device = vec![vec![1.0]; graph.axes.len()];
+    let seed = random.bits();
+    let reference = run(graph, &one_device, &random_program(graph, &mut Random(1)), seed).expect("a valid program");
+    let shares = random.shares(graph, 3);
+    let Ok(found) = run(graph, &shares, candidate, seed) else {
+        return false;
+    };
+    let close = |one: &f64, other: &f64| (one - other).abs() <= 1e-9 * (1.0 + other.abs());
+    reference.keys().eq(found.keys())
+        && reference
+            .values()
+            .flatten()
+            .zip(found.values().flatten())
+            .all(|(one, other)| close(one, other))
+}
+
+/// Drops, swaps, repeats or alters an instruction.
+fn mutate(program: &mut Program, random: &mut Random) {
+    let instructions = &mut program.instructions;
+    let index = random.below(instructions.len());
+    match random.below(6) {
+        0 => drop(instructions.remove(index)),
+        1 => {
+            let next = (index + 1) % instructions.len();
+            instructions.swap(index, next);
+        }
+        2 => instructions.insert(index, instructions[random.below(instructions.len())].clone()),
+        3 => {
+            let other = random.below(instructions.len());
+            instructions[index] = instructions[other].clone();
+        }
+        _ => {
+            let placements = [
+                Placement::Replicate,
+                Placement::Partial,
+                Placement::Shard(0),
+                Placement::Shard(1),
+            ];
+            let other = vec![placements[random.below(4)]];
+            match &mut instructions[index] {
+                Instruction::Input { placement, .. } | Instruction::Output { placement, .. } => *placement = other,
+                Instruction::Compute { inputs, outputs, .. } => {
+                    let position = random.below(inputs.len() + 1);
+                    match inputs.get_mut(position) {
+                        Some((_, placement)) => *placement = other,
+                        None => outputs[0].1 = other,
+                    }
+                }
+                Instruction::Convert {
+                    conversion, from, to, ..
+                } => {
+                    match random.below(2) {
+                        0 => *from = other,
+                        _ => *to = other,
+                    }
+                    if let Some(kind) = Conversion::between(from, to) {
+                        *conversion = kind;
+                    }
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    #[test]
+    fn random_programs_are_valid_and_right(seed: u64) {
+        let random = &mut Random(seed);
+        let graph = perceptron(1 + random.below(2), [6, 4, 5]);
+        let program = random_program(&graph, random);
+        let valid = validate(&graph, &program);
+        prop_assert!(valid.is_ok(), "{}", valid.err().map_or(String::new(), |error| error.to_string()));
+        prop_assert!(is_right(&graph, &program, random));
+    }
+
+    #[test]
+    fn what_is_valid_is_right(seed: u64) {
+        let random = &mut Random(seed);
+        let graph = perceptron(1, [6, 4, 5]);
+        let mut program = random_program(&graph, random);
+        mutate(&mut program, random);
+        if validate(&graph, &program).is_ok() {
+            prop_assert!(is_right(&graph, &program, random), "{program:?}");
+        }
+    }
+}
+
+#[test]
+fn most_mutations_are_rejected() {
+    let graph = perceptron(1, [6, 4, 5]);
+    let rejected = (0..300).filter(|seed| {
+        let random = &mut Random(*seed);
+        let mut program = random_program(&graph, random);
+        mutate(&mut program, random);
+        validate(&graph, &program).is_err()
+    });
+    assert!(rejected.count() > 200);
+}
+
+/// `y = x w` and the gradient of `w` for the tangent `t`.
+fn product() -> Graph {
+    let mut builder = GraphBuilder::new(&[("batch", 4), ("k", 4), ("n", 4)]);
+    let x = builder.input(InputKind::Input, "x", &[0, 1]);
+    let w = builder.input(InputKind::Parameter, "w", &[1, 2]);
+    let t = builder.input(InputKind::Tangent, "t", &[0, 2]);
+    let y = builder.operator("y", &[x, w], &[0, 2], 1.0, &MATMUL);
+    let g = builder.operator("g", &[x, t], &[1, 2], 1.0, &["S0 S0 -> P", "S1 R -> S0", "R S1 -> S1"]);
+    builder.output(OutputKind::Output, "y", y, None);
+    builder.output(OutputKind::Gradient, "w", g, Some(w));
+    builder.finish()
+}
+
+const RIGHT: [&str; 10] = [
+    "input x S0",
+    "input w S1",
+    "input t R",
+    "convert w S1 R padded",
+    "compute y S0 R -> S0",
+    "convert t R S0",
+    "compute g S0 S0 -> P",
+    "convert g P S1 padded",
+    "output y y S0",
+    "output w g S1",
+];
+
+fn message(replaced: &[(usize, &str)]) -> String {
+    let graph = product();
+    let mut lines = RIGHT;
+    replaced.iter().for_each(|(index, line)| lines[*index] = line);
+    validate(&graph, &program(&graph, &lines))
+        .expect_err("not valid")
+        .to_string()
+}
+
+#[test]
+fn errors_name_the_instruction_and_what_is_missing() {
+    let graph = product();
+    assert!(validate(&graph, &program(&graph, &RIGHT)).is_ok());
+    let cases = [
+        (
+            vec![(3, "convert w S0 R padded")],
+            "instruction 3",
+            "%w:S0 is needed, but %w:S1 is there",
+        ),
+        (
+            vec![(4, "compute y S1 S0 -> P")],
+            "instruction 4",
+            "%x:S1 is needed, but %x:S0 is there",
+        ),
+        (
+            vec![(4, "compute y S0 R -> R")],
+            "instruction 4",
+            "offers no such choice",
+        ),
+        (vec![(2, "input t S0")], "instruction 2", "whole on every device"),
+        (vec![(0, "input x P")], "instruction 0", "cannot be partial"),
+        (vec![(2, "input w R")], "instruction 2", "already there"),
+        (vec![(2, "input y R")], "instruction 2", "not an input"),
+        (
+            vec![(7, "convert g P S1 builtin")],
+            "instruction 7",
+            "cannot be carried out as builtin",
+        ),
+        (vec![(7, "convert g P S1")], "instruction 7", "needs an implementation"),
+        (vec![(7, "convert g P S7 padded")], "instruction 7", "cannot be S7"),
+        (
+            vec![(9, "output w g P")],
+            "instruction 9",
+            "must end as it is stored, as %w:S1",
+        ),
+        (vec![(9, "output y y S0")], "instruction 9", "not yet read"),
+        (vec![(9, "output other y S0")], "instruction 9", "no output \"other\""),
+        (vec![(7, "input x S0")], "instruction 7", "already there"),
+        (vec![(6, "compute y S0 R -> S0")], "instruction 6", "gains nothing"),
+        (vec![(5, "convert w R S1")], "instruction 5", "gains nothing"),
+    ];
+    for (replaced, place, what) in cases {
+        let message = message(&replaced);
+        assert!(message.contains(place) && message.contains(what), "{message}");
+    }
+    let short = validate(&graph, &program(&graph, &RIGHT[..9]))
+        .expect_err("not valid")
+        .to_string();
+    assert_eq!(
+        short,
+        "the program ends after 9 instructions, but output \"w\" (Gradient) is missing"
+    );
+    let nothing = validate(&graph, &Program::default())
+        .expect_err("not valid")
+        .to_string();
+    assert!(
+        nothing.contains("Parameter \"w\" has no input instruction"),
+        "{nothing}"
+    );
+}
+
+#[test]
+fn names_and_axes_must_be_the_graphs() {
+    let graph = product();
+    let mut edits: Vec<(Box<dyn Fn(&mut Instruction)>, &str)> = Vec::new();
+    edits.push((
+        Box::new(|instruction| {
+            if let Instruction::Compute { target, .. } = instruction {
+                *target = "aten.add".into();
+            }
+        }),
+        "is test.y, not aten.add",
+    ));
+    edits.push((
+        Box::new(|instruction| {
+            if let Instruction::Compute { axis, .. } = instruction {
+                *axis = Some("k".into());
+            }
+        }),
+        "offers no such choice",
+    ));
+    edits.push((
+        Box::new(|instruction| {
+            if let Instruction::Compute { inputs, .. } = instruction {
+                inputs.swap(0, 1);
+            }
+        }),
+        "the operands differ",
+    ));
+    for (edit, what) in edits {
+        let mut program = program(&graph, &RIGHT);
+        edit(&mut program.instructions[4]);
+        let message = validate(&graph, &program).expect_err("not valid").to_string();
+        assert!(message.contains("instruction 4") && message.contains(what), "{message}");
+    }
+    let mut wrong_axis = program(&graph, &RIGHT);
+    if let Instruction::Convert { axis, .. } = &mut wrong_axis.instructions[3] {
+        *axis = Some("k".into());
+    }
+    let message = validate(&graph, &wrong_axis).expect_err("not valid").to_string();
+    assert!(message.contains("the axis is wrong, expected n"), "{message}");
+}
