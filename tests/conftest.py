@@ -1,5 +1,6 @@
 """What all tests share: derandomised hypothesis, one thread."""
 
+import logging
 import os
 
 import torch
@@ -20,3 +21,6 @@ settings.register_profile(
 settings.load_profile("full" if "HAP_TEST_EXAMPLES" in os.environ else "default")
 
 torch.set_num_threads(1)
+
+# pytest attaches its handler to this logger too; PyTorch then formats megabytes of structured trace at each capture.
+logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
 """The models that the tests use, at small size: each builder returns ``(module, args, kwargs)``.
 
-Weights and inputs are made under a fixed seed and leave the global random state as it was. Hugging Face models are called
-by keyword, the others on ``(x, y)``; all give a loss.
+Weights and inputs are made under a fixed seed and leave the global random state as it was. Hugging Face models are
+called by keyword, the others on ``(x, y)``; all give a loss.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def bind(
     Args:
         graph: made by ``hap.trace(module, ...)``.
         module: where parameters and buffers are taken from, by name.
-        args, kwargs: a call like the one that was traced.
+        args: positional arguments of a call like the one that was traced.
+        kwargs: keyword arguments of that call.
         tangents: gradients of the losses, by path; 1 where there is none.
         rng: seed and step.
 
@@ -60,8 +61,8 @@ def bind(
             value = torch.tensor(rng, dtype=torch.int64)
         if tuple(value.shape) != expected.shape or value.dtype != expected.dtype:
             raise TraceError(
-                f'{item.kind} "{item.name}": expected {expected.dtype} of shape {list(expected.shape)}, got {value.dtype} '
-                f"of shape {list(value.shape)}"
+                f'{item.kind} "{item.name}": expected {expected.dtype} of shape {list(expected.shape)}, got '
+                f"{value.dtype} of shape {list(value.shape)}"
             )
         values[item.tensor] = value
     return values

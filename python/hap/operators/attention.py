@@ -1,9 +1,12 @@
 """Scaled dot-product attention and its backward, as two operators that mean the same on every device.
 
 Formulas: softmax(q k^T * scale + mask) v, with the log-sum-exp of the scores kept for the backward (Dao et al. 2022).
-Contract: ``out`` lies in memory in the order of q, ``lse`` is contiguous, and each gradient lies in the order of its tensor,
-whatever kernel ran; so views behind them hold.
+Contract: ``out`` lies in memory in the order of q, ``lse`` is contiguous, and each gradient lies in the order of its
+tensor, whatever kernel ran; so views behind them hold.
 """
+
+# torch.ops is untyped.
+# mypy: disable-error-code="no-any-return, no-untyped-call"
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ def _in_order_of(model: Tensor, x: Tensor) -> Tensor:
     """``x`` (same rank), dense, with its dimensions in memory in the order of ``model``'s strides."""
     if x.dim() != model.dim():
         return x.contiguous()
-    order = sorted(range(model.dim()), key=lambda dim: (-model.stride(dim), dim))
+    strides = model.stride()
+    order = sorted(range(model.dim()), key=lambda dim: (-strides[dim], dim))
     inverse = [order.index(dim) for dim in range(model.dim())]
     return x.permute(order).contiguous().permute(inverse)
 
@@ -186,7 +190,9 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, grad: Tensor, _: None) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 13
     mask_grad = ctx.needs_input_grad[3]
     grads = torch.ops.hap.sdpa_backward(grad, *ctx.saved_tensors, *ctx.attributes, mask_grad, *ctx.window)
     return *grads, *(None,) * 9
@@ -213,13 +219,13 @@ def _flops(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> int:
     return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
 
 
-@register_flop_formula(torch.ops.hap.sdpa)  # type: ignore[untyped-decorator]
+@register_flop_formula(torch.ops.hap.sdpa)
 def _sdpa_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
     return _flops(q, k, v)
 
 
 # The scores once more, the gradients of weights and values, of queries and keys: five multiplications for two.
-@register_flop_formula(torch.ops.hap.sdpa_backward)  # type: ignore[untyped-decorator]
+@register_flop_formula(torch.ops.hap.sdpa_backward)
 def _sdpa_backward_flops(
     grad: Sequence[int], q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, out_shape: Any = None, **__: Any
 ) -> int:

@@ -1,8 +1,11 @@
 """The namespace ``torch.ops.hap``: operators that do not depend on the device that traces.
 
-PyTorch's own attention, dropout and random operators decompose by device, or draw from a generator that the graph cannot
-see. These stand for them in a graph; each rank then runs the kernel that is best for its device.
+PyTorch's own attention, dropout and random operators decompose by device, or draw from a generator that the graph
+cannot see. These stand for them in a graph; each rank then runs the kernel that is best for its device.
 """
+
+# torch.library is untyped.
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Random operators whose numbers are a function of the step's state and the operator, not of the plan.
 
 ``rng`` is an int64[2] on the CPU: seed and step. ``index`` tells apart the random operators of one graph; a forward
-operator and its backward share it. The last three arguments are the *window*: with ``dim = -1`` the local tensor is the
-whole one; else the numbers are those of the whole tensor, viewed as ``sizes`` and narrowed along ``dim`` from ``offset`` by
-as many units as the local tensor holds, so that they never depend on how the tensor is split.
+operator and its backward share it. The last three arguments are the *window*: with ``dim = -1`` the local tensor is
+the whole one; else the numbers are those of the whole tensor, viewed as ``sizes`` and narrowed along ``dim`` from
+``offset`` by as many units as the local tensor holds, so that they never depend on how the tensor is split.
 """
 
 from __future__ import annotations
@@ -158,6 +158,6 @@ define(
 
 
 # A multiplication an element; the drawing of the mask is not counted.
-@register_flop_formula(torch.ops.hap.dropout)  # type: ignore[untyped-decorator]
+@register_flop_formula(torch.ops.hap.dropout)
 def _dropout_flops(shape: Sequence[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
     return math.prod(shape)

@@ -21,8 +21,8 @@ __all__ = ["canonical", "fingerprint", "trace"]
 def trace(module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapping[str, Any] | None = None) -> Graph:
     """The joint forward and backward graph of one training step of ``module``.
 
-    The module is traced as it is: its training flags, the surrounding autocast, frozen and tied parameters; it may be on
-    the meta device. It is left as it was. Inputs that are no tensors are constants of the trace.
+    The module is traced as it is: its training flags, the surrounding autocast, frozen and tied parameters; it may be
+    on the meta device. It is left as it was. Inputs that are no tensors are constants of the trace.
 
     Args:
         module: any module whose forward can be captured whole.

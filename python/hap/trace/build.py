@@ -53,7 +53,7 @@ class _Builder:
         self.tensor_names: set[str] = set()
         self.operator_names: dict[str, int] = {}
         output = next(node for node in joint.graph.nodes if node.op == "output")
-        self.results: tuple[Any, ...] = tuple(output.args[0])  # type: ignore[arg-type]
+        self.results: tuple[Any, ...] = tuple(output.args[0])
         self.result_descriptors: list[Any] = list(output.meta["desc"])
         described = dict(zip(self.result_descriptors, self.results, strict=True))
         plain = [value for at, value in described.items() if isinstance(at, descriptors.PlainAOTOutput)]
@@ -106,8 +106,8 @@ class _Builder:
             path = self.paths[described.output.idx]
             if not node.users:
                 raise TraceError(
-                    f'no gradient flows from output "{path}" to a parameter or input, though it requires grad: check that '
-                    "the module's forward does not detach it"
+                    f'no gradient flows from output "{path}" to a parameter or input, though it requires grad: check '
+                    "that the module's forward does not detach it"
                 )
             return self.add_input("tangent", path, f"tangent.{path}" if path else "tangent", node.meta["val"])
         return self.by_name[self.key(described)]
@@ -129,8 +129,8 @@ class _Builder:
         assert isinstance(value, torch.Tensor), (node.target, type(value))
         if value.requires_grad:
             raise TraceError(
-                f"{source_of(node) or 'the module'}: reads a tensor of shape {tuple(value.shape)} that requires grad but "
-                "is no parameter of the module: register it as an nn.Parameter, or pass it as an input"
+                f"{source_of(node) or 'the module'}: reads a tensor of shape {tuple(value.shape)} that requires grad "
+                "but is no parameter of the module: register it as an nn.Parameter, or pass it as an input"
             )
         number = sum(item.kind == "constant" for item in self.graph.inputs)
         index = self.add_input("constant", str(number), f"constant.{number}", value)
@@ -187,8 +187,8 @@ class _Builder:
     def static(self, node: Node, value: torch.Tensor) -> tuple[int, ...]:
         if not all(isinstance(size, int) for size in value.shape):
             raise TraceError(
-                f"{source_of(node) or node.name}: the shape of the result depends on the values of tensors; make it fixed "
-                "(for example, mask instead of selecting)"
+                f"{source_of(node) or node.name}: the shape of the result depends on the values of tensors; make it "
+                "fixed (for example, mask instead of selecting)"
             )
         return tuple(value.shape)
 

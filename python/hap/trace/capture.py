@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import logging
+import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,10 +17,14 @@ from torch import Tensor
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
+from hap.trace.compat import is_hidden_side_effect
 from hap.trace.decompositions import TABLE
+from hap.trace.refusals import check_captured
 from hap.trace.replacements import replace_targets, replaced
 from hap.trace.root import Root
 
+logger = logging.getLogger("hap")
+_SIDE_EFFECTS = re.compile(r"certain side effects happened in the model\.forward.*: (?P<sources>\[.*\])", re.DOTALL)
 _LOGGER_METHODS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 
 
@@ -45,16 +52,49 @@ def _settings() -> Iterator[None]:
     try:
         # Fakes must not get into the user's cache of weights that autocast has converted.
         torch.set_autocast_cache_enabled(False)
-        with config, torch.enable_grad():
+        # PyTorch logs a traceback of its own where shapes do not fit; hap's error says it in a line.
+        with config, torch.enable_grad(), _silent("torch._subclasses.fake_tensor"), _warnings_about_the_module():
             yield
     finally:
         torch.set_autocast_cache_enabled(cached)
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    other = logging.getLogger(name)
+    before = other.disabled
+    other.disabled = True
+    try:
+        yield
+    finally:
+        other.disabled = before
+
+
+@contextlib.contextmanager
+def _warnings_about_the_module() -> Iterator[None]:
+    """Of Dynamo's warnings only that a side effect is lost concerns the user; the warnings of others pass through."""
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    dynamo = os.path.dirname(torch._dynamo.__file__)
+    for warning in caught:
+        found = _SIDE_EFFECTS.search(str(warning.message))
+        if found:
+            for source in ast.literal_eval(found["sources"]):
+                # The root module writes back buffers that were made anew.
+                if not source.endswith("._buffers") and not is_hidden_side_effect(source):
+                    logger.warning(
+                        "the forward changes Python state (%s); such changes are no part of a training step under hap",
+                        source.replace("L['self']._modules['module']", "module"),
+                    )
+        elif not warning.filename.startswith(dynamo):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def capture(root: Root, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
     """The joint graph of ``root`` on ATen, with descriptors on its inputs and outputs. ``tensors`` are fakes."""
     with _settings():
         forward = dynamo_graph_capture_for_export(root)(*tensors)
+        check_captured(forward)
         replace_targets(forward)
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch._guards.tracing(forward.meta["tracing_context"]))

@@ -31,8 +31,7 @@ def clean(graph: Graph) -> Node | None:
     _drop_output_clones(graph)
     graph.eliminate_dead_code()
     _simplify_layout(graph)
-    if rng is not None:
-        _number_random(graph)
+    _number_random(graph)
     graph.lint()
     return rng
 
@@ -116,9 +115,9 @@ def _replace_random(graph: Graph, rng: Node) -> None:
             _replace_fill(graph, node, rng, next(numbers))
         else:
             raise TraceError(
-                f"{source_of(node) or 'the module'}: {node.target} draws random numbers in a way that hap cannot repeat "
-                "on every device; expected dropout, torch.rand, torch.randn, torch.bernoulli and what is made of them; "
-                "draw the numbers outside of the module and pass them as an input"
+                f"{source_of(node) or 'the module'}: {node.target} draws random numbers in a way that hap cannot "
+                "repeat on every device; expected dropout, torch.rand, torch.randn, torch.bernoulli and what is made "
+                "of them; draw the numbers outside of the module and pass them as an input"
             )
 
 
@@ -148,13 +147,12 @@ def _replace_dropout(graph: Graph, node: Node, rng: Node, number: int) -> None:
 
 def _replace_fill(graph: Graph, node: Node, rng: Node, number: int) -> None:
     value = node.meta["val"]
-    size, rest = list(value.shape), (number, value.dtype, value.device)
-    if node.target is aten.bernoulli.p:
-        target, args = hap.bernoulli.default, (rng, size, _argument(node, "p"), *rest)
-    else:
-        target = hap.rand.default if node.target is aten.rand.default else hap.randn.default
-        args = (rng, size, *rest)
-    node.replace_all_uses_with(_inserted(graph, node, target, args, node))
+    target = {aten.rand.default: hap.rand, aten.randn.default: hap.randn, aten.bernoulli.p: hap.bernoulli}[
+        node.target  # type: ignore[index]
+    ]
+    probability = (_argument(node, "p"),) if node.target is aten.bernoulli.p else ()
+    args = (rng, list(value.shape), *probability, number, value.dtype, value.device)
+    node.replace_all_uses_with(_inserted(graph, node, target.default, args, node))
     graph.erase_node(node)
 
 

@@ -1,8 +1,11 @@
 """What is taken apart while tracing, so that few operators need rules and no rule needs a special case.
 
-Means, variances, batch norm and mean-reduced losses become sums and the literal global count: a rule then never has to know
-that a local mean is not a summand of the global one.
+Means, variances, batch norm and mean-reduced losses become sums and the literal global count: a rule then never has to
+know that a local mean is not a summand of the global one.
 """
+
+# torch.ops is untyped.
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Fake tensors in place of the module's parameters and buffers while it is captured.
 
-Three reasons: modules on the meta device cannot be traced there (``nll_loss`` loses its backward in silence), fakes take no
-memory, and tracing the user's own parameters leaves weak references behind that make ``torch.utils.swap_tensors`` fail.
+Three reasons: modules on the meta device cannot be traced there (``nll_loss`` loses its backward in silence), fakes
+take no memory, and tracing the user's own parameters leaves weak references behind that make
+``torch.utils.swap_tensors`` fail.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Twins:
 
 
 def _check_plain(tensor: Tensor, name: str) -> None:
-    if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+    if nn.parameter.is_lazy(tensor):
         raise TraceError(f'"{name}" has no shape yet: run the module once on example inputs before handing it to hap')
     if tensor.layout != torch.strided:
         raise TraceError(f'"{name}" has layout {tensor.layout}: hap trains dense tensors; use `.to_dense()`')
@@ -105,7 +106,7 @@ def twinned(module: nn.Module, device: torch.device) -> Iterator[Twins]:
             for table in (part._parameters, part._buffers):
                 for name, tensor in table.items():
                     if tensor is not None:
-                        table[name] = twins.of(tensor, f"{path}.{name}" if path else name)  # type: ignore[assignment]
+                        table[name] = twins.of(tensor, f"{path}.{name}" if path else name)
             for name, value in list(part.__dict__.items()):
                 if name in _TABLES:
                     continue
@@ -121,7 +122,7 @@ def twinned(module: nn.Module, device: torch.device) -> Iterator[Twins]:
 
 
 def tracing_device(tensors: Sequence[Tensor]) -> torch.device:
-    """The device that meta tensors stand for: that of the first real tensor, else of the autocast in force, else the CPU."""
+    """The device that meta tensors stand for: the first real tensor's, else that of autocast, else the CPU."""
     for tensor in tensors:
         if tensor.device.type != "meta":
             return tensor.device

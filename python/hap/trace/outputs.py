@@ -17,8 +17,8 @@ class OutputSpec:
     """The structure of a module's output.
 
     Attributes:
-        kind: ``tensor``: entry ``index`` of the flat list; ``constant``: ``value`` (``None`` also for what is no part of
-            a training step, such as caches); the others: a container of class ``cls``.
+        kind: ``tensor``: entry ``index`` of the flat list; ``constant``: ``value`` (``None`` also for what is no part
+            of a training step, such as caches); the others: a container of class ``cls``.
         children: the entries of a container with their keys, field names or positions, in order.
     """
 

@@ -27,7 +27,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """As ``torch.nn.functional.scaled_dot_product_attention``; the state of the random numbers is put in by the clean-up."""
+    """As PyTorch's function of this name; the clean-up puts in the state of the random numbers."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     # PyTorch's operator is on autocast's list of operators that run in half precision; hap's is not.
     if torch.is_autocast_enabled(query.device.type):

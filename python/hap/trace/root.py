@@ -1,7 +1,7 @@
 """The module that is captured in place of the user's: its inputs and outputs are flat lists of tensors.
 
-Dynamo captures flat lists of tensors from more modules than structures of the user's own classes. What the structure was
-comes out as a string constant (see :mod:`hap.trace.outputs`).
+Dynamo captures flat lists of tensors from more modules than structures of the user's own classes. What the structure
+was comes out as a string constant (see :mod:`hap.trace.outputs`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TENSOR = object()
 _CLASSES: list[type] = []
 
 
-@torch._dynamo.assume_constant_result
+@torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
 def _class_number(cls: type) -> int:
     """Remembers a class; its number can stand in the string that describes the structure."""
     if cls not in _CLASSES:
@@ -47,8 +47,11 @@ def _describe(value: Any, path: str, found: list[tuple[str, Tensor]]) -> str:
     if isinstance(value, dict):
         kind = "mapping"
         parts = [f"({k!r}, {_describe(v, prefix + str(k), found)})" for k, v in value.items()]
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        kind = "named_tuple"
+        parts = [f"({k!r}, {_describe(v, prefix + k, found)})" for k, v in zip(value._fields, value, strict=True)]
     elif isinstance(value, (list, tuple)):
-        kind = "named_tuple" if hasattr(value, "_fields") else "sequence"
+        kind = "sequence"
         parts = [f"({i}, {_describe(v, prefix + str(i), found)})" for i, v in enumerate(value)]
     elif dataclasses.is_dataclass(value):
         kind = "dataclass"
@@ -62,12 +65,16 @@ def _describe(value: Any, path: str, found: list[tuple[str, Tensor]]) -> str:
     return f"('{kind}', {_class_number(type(value))}, [{', '.join(parts)}])"
 
 
+class NoGradientError(Exception):
+    """Nothing in the module's output can be differentiated."""
+
+
 class Root(nn.Module):
     """Calls ``module`` on flat tensors; returns its output tensors and a string: paths, roles and structure.
 
-    Where there is a loss (``.loss``, else the differentiable scalars), other outputs are detached: else the logits would
-    get a tangent and an addition to their whole gradient. Where there are several differentiable outputs each is cloned:
-    outputs that alias each other would share one tangent.
+    Where there is a loss (``loss``, else the differentiable scalars), other outputs are detached: else the logits would
+    get a tangent and an addition to their whole gradient. Where there are several differentiable outputs each is
+    cloned: outputs that alias each other would share one tangent.
     """
 
     def __init__(self, module: nn.Module, structure: pytree.TreeSpec, flat: Sequence[Any]) -> None:
@@ -75,6 +82,7 @@ class Root(nn.Module):
         self.module = module
         self.structure = structure
         self.flat = list(flat)
+        self.buffers = [name for name, _ in module.named_buffers()]
         # Not train(): that would be recursive, and change submodules that the user has frozen.
         self.training = module.training
 
@@ -83,8 +91,19 @@ class Root(nn.Module):
         rest = iter(tensors)
         args, kwargs = pytree.tree_unflatten([next(rest) if x is TENSOR else x for x in self.flat], self.structure)
         found: list[tuple[str, Tensor]] = []
+        before = [self.module.get_buffer(name) for name in self.buffers]
         structure = _describe(self.module(*args, **kwargs), "", found)
+        for name, old in zip(self.buffers, before, strict=True):
+            new = self.module.get_buffer(name)
+            # `self.total = self.total + x` makes a new tensor, which capture would drop as a change of Python state.
+            if new is not old:
+                old.copy_(new)
         differentiable = [i for i, (_, x) in enumerate(found) if x.requires_grad]
+        if not differentiable:
+            raise NoGradientError(
+                f"no output of the module requires grad ({len(found)} tensors in its output): return the loss, or an "
+                "output that a loss can be computed from, and check for torch.no_grad and frozen parameters"
+            )
         losses = [i for i in differentiable if found[i][0] == "loss"]
         if not losses:
             losses = [i for i in differentiable if found[i][1].dim() == 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,10 @@ from hap.trace.cleanup import clean
 from hap.trace.compat import compatible
 from hap.trace.fakes import tracing_device, twinned
 from hap.trace.inputs import flatten_inputs
+from hap.trace.refusals import check_call, check_module, translated
 from hap.trace.root import TENSOR, Root
+
+logger = logging.getLogger("hap")
 
 
 def trace_module(module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapping[str, Any] | None) -> Graph:
@@ -25,6 +29,8 @@ def trace_module(module: nn.Module, example_inputs: Sequence[Any], example_kwarg
         raise TraceError(f"expected a torch.nn.Module, got {type(module).__name__}")
     if not isinstance(example_inputs, (tuple, list)):
         raise TraceError(f"example_inputs: expected a tuple of arguments, got {type(example_inputs).__name__}")
+    check_module(module)
+    check_call(module, example_inputs, example_kwargs)
     flat, names, structure = flatten_inputs(example_inputs, example_kwargs)
     is_tensor = [isinstance(value, torch.Tensor) for value in flat]
     tensors = [value for value in flat if isinstance(value, torch.Tensor)]
@@ -34,6 +40,13 @@ def trace_module(module: nn.Module, example_inputs: Sequence[Any], example_kwarg
     with twinned(module, device) as twins, compatible(module):
         fakes = [twins.input(x, name) for x, name in zip(tensors, tensor_names, strict=True)]
         root = Root(module, structure, [TENSOR if isinstance(x, torch.Tensor) else x for x in flat])
-        joint = capture(root, fakes)
+        try:
+            joint = capture(root, fakes)
+        except TraceError:
+            raise
+        except Exception as error:
+            # PyTorch's own traceback would bury the message.
+            logger.debug("capture failed", exc_info=error)
+            raise translated(error, dict(zip(names, flat, strict=True))) from None
     rng = clean(joint.graph)
     return build(joint, signature, rng)

@@ -10,6 +10,11 @@ from torch import nn
 from hap.trace.compat import distributions, transformers
 
 
+def is_hidden_side_effect(source: str) -> bool:
+    """Whether a change of Python state that Dynamo reports is a library's own business."""
+    return transformers.is_hidden_side_effect(source)
+
+
 @contextlib.contextmanager
 def compatible(module: nn.Module) -> Iterator[None]:
     """Within, the libraries that ``module`` uses can be captured; afterwards their settings are as they were."""

@@ -27,6 +27,11 @@ class _Collector:
         self.value = None
 
 
+def is_hidden_side_effect(source: str) -> bool:
+    """The plain collector is set and reset in each forward."""
+    return "output_capturing" in source
+
+
 @contextlib.contextmanager
 def compatible(module: nn.Module) -> Iterator[None]:
     """Does nothing where transformers is not imported. Hooks that it installs go with ``hap.trace.fakes.preserved``."""

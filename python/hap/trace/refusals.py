@@ -1,0 +1,130 @@
+"""What cannot be captured: checks before, and PyTorch's errors as messages with the user's source line."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo import exc
+
+from hap.errors import TraceError
+from hap.trace.sources import source_of, source_of_stack
+
+_FAKE_CALL = re.compile(r"got (?:\w+)\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)", re.DOTALL)
+_RAISED = re.compile(r"Developer debug context: raised exception (?P<what>.*)")
+_NO_GRADIENT = re.compile(r"^NoGradientError\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)")
+_EXPLANATION = re.compile(r"^  Explanation: (?P<what>.*)$", re.MULTILINE)
+
+_ADVICE = (
+    "rewrite this line with PyTorch operators, or compute it outside of the module and pass the result as an input"
+)
+_VALUES_ADVICE = (
+    "use torch.where, torch.clamp or a mask instead, or pass what decides as an input that is no tensor (a constant of "
+    "the trace)"
+)
+
+
+def described(value: Any) -> str:
+    """An input in a message: ``float32[3, 4]`` for tensors, else its type's name."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return type(value).__name__
+
+
+def check_module(module: nn.Module) -> None:
+    """Refuses what a trace would lose in silence.
+
+    Raises:
+        TraceError: hooks on gradients, sparse gradients, scripted parts.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise TraceError(
+                f'parameter "{name}" has a tensor hook, which is not part of the graph: remove it and change the '
+                "gradient between backward() and the optimiser's step"
+            )
+    for path, part in module.named_modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            raise TraceError(
+                f'module "{path}" has a full backward hook, which cannot be captured: remove it, or write it as a '
+                "torch.autograd.Function in the forward"
+            )
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse:
+            raise TraceError(
+                f'module "{path}" asks for sparse gradients: hap trains dense ones; make it with sparse=False'
+            )
+        if isinstance(part, torch.jit.ScriptModule):
+            raise TraceError(
+                f'module "{path}" is a TorchScript module, which cannot be captured: use the Python module'
+            )
+
+
+def check_call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
+    """Refuses a call that the forward's signature does not take, before capture says it less clearly."""
+    try:
+        inspect.signature(module.forward).bind(*args, **dict(kwargs or {}))
+    except TypeError as error:
+        raise TraceError(f"{type(module).__name__}.forward does not take the example inputs: {error}") from None
+    except ValueError:
+        # Some callables have no signature; capture will tell.
+        return
+
+
+def check_captured(captured: torch.fx.GraphModule) -> None:
+    """Refuses numbers and shapes that depend on the values of tensors, where Dynamo has let them pass."""
+    for node in captured.graph.nodes:
+        values = node.meta.get("example_value")
+        for value in values if isinstance(values, (tuple, list)) else (values,):
+            sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+            if any(isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) for size in sizes):
+                raise TraceError(
+                    f"{source_of(node) or node.name}: a shape or number depends on the values of tensors: "
+                    f"{_VALUES_ADVICE}"
+                )
+        if node.op == "call_function" and node.target is torch.nn.functional.embedding and _is_sparse(node):
+            raise TraceError(f"{source_of(node)}: asks for sparse gradients: hap trains dense ones; use sparse=False")
+
+
+def _is_sparse(node: torch.fx.Node) -> bool:
+    # torch.nn.functional.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    return bool(node.args[6] if len(node.args) > 6 else node.kwargs.get("sparse", False))
+
+
+def translated(error: Exception, inputs: Mapping[str, Any]) -> TraceError:
+    """PyTorch's error as one line: the user's source line, what is wrong, what to do."""
+    source = source_of_stack(getattr(error, "real_stack", None))
+    where = f"{source}: " if source else ""
+    text = str(error)
+    given = ", ".join(f"{name}: {described(value)}" for name, value in inputs.items()) or "none"
+    if isinstance(error, exc.TorchRuntimeError):
+        found = _FAKE_CALL.search(text)
+        what = found["what"] if found else text.splitlines()[0]
+        return TraceError(f"{where}{_line(what)} (example inputs: {given})")
+    title = text.splitlines()[0].rstrip(".") if text else type(error).__name__
+    if isinstance(error, exc.Unsupported):
+        raised = _RAISED.search(text)
+        if raised and title == "Observed exception":
+            nothing = _NO_GRADIENT.search(raised["what"])
+            if nothing:
+                return TraceError(nothing["what"])
+            return TraceError(f"{where}the forward raises {_line(raised['what'])} (example inputs: {given})")
+        if title.startswith("Data-dependent"):
+            return TraceError(f"{where}the forward branches on the values of tensors: {_VALUES_ADVICE}")
+        if "torch.autograd.grad" in title:
+            return TraceError(f"{where}torch.autograd.grad inside the forward cannot be captured: {_ADVICE}")
+        explanation = _EXPLANATION.search(text)
+        detail = f" ({_line(explanation['what'])})" if explanation else ""
+        return TraceError(f"{where}this cannot be captured: {_line(title)}{detail}: {_ADVICE}")
+    return TraceError(
+        f"{where}the module cannot be captured: {type(error).__name__}: {_line(title)} (example inputs: {given})"
+    )
+
+
+def _line(text: str) -> str:
+    """One line of at most 300 characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 300 else flat[:297] + "..."

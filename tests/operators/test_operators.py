@@ -1,0 +1,133 @@
+"""hap's own operators against PyTorch's, and their masks against the split of the tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import hap.operators  # noqa: F401
+
+ops = torch.ops.hap
+RNG = torch.tensor([7, 3])
+
+
+def attention_inputs(case: str) -> tuple[list[torch.Tensor], torch.Tensor | None, bool, bool]:
+    """Query, key, value (of different strides), mask, causal, grouped queries."""
+    torch.manual_seed(0)
+    heads = 2 if case == "grouped" else 4
+    features = 3 if case == "narrow values" else 6
+    q = torch.randn(2, 5, 4, 6, dtype=torch.float64).transpose(1, 2)
+    k, v = (torch.randn(2, heads, 7, size, dtype=torch.float64) for size in (6, features))
+    mask: torch.Tensor | None = None
+    if case == "boolean mask":
+        mask = torch.rand(2, 1, 5, 7) < 0.6
+        mask[..., 0] = True
+    elif case == "row without keys":
+        mask = torch.ones(5, 7, dtype=torch.bool)
+        mask[2] = False
+    elif case in ("mask", "learned mask"):
+        mask = torch.randn(1, 4, 5, 7, dtype=torch.float64, requires_grad=case == "learned mask")
+    elif case == "three dimensions":
+        q, k, v = (x[0] for x in (q, k, v))
+    return [x.requires_grad_() for x in (q, k, v)], mask, case == "causal", case == "grouped"
+
+
+CASES = [
+    "plain", "causal", "boolean mask", "row without keys", "mask", "learned mask", "grouped", "narrow values",
+    "three dimensions",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_attention_equals_pytorch(case: str) -> None:
+    (q, k, v), mask, causal, gqa = attention_inputs(case)
+    leaves = [q, k, v] + ([mask] if case == "learned mask" else [])
+    out, lse = ops.sdpa(q, k, v, mask, None, 0.0, causal, 0.3, gqa, 0)
+    expected = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=0.3, enable_gqa=gqa)
+    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-14)
+    assert lse.is_contiguous()
+    grad = torch.randn_like(out)
+    got = torch.autograd.grad(out, leaves, grad)
+    for mine, theirs, leaf in zip(got, torch.autograd.grad(expected, leaves, grad), leaves, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
+        assert mine.stride() == leaf.stride()
+
+
+@pytest.mark.parametrize("case", ["plain", "learned mask", "grouped"])
+def test_attention_is_a_well_formed_operator(case: str) -> None:
+    (q, k, v), mask, causal, gqa = attention_inputs(case)
+    torch.library.opcheck(ops.sdpa.default, (q, k, v, mask, RNG, 0.5, causal, 0.3, gqa, 1))
+    torch.library.opcheck(ops.dropout.default, (q, RNG, 0.5, 1))
+
+
+def test_attention_with_dropout_has_the_gradient_of_its_forward() -> None:
+    (q, k, v), mask, causal, gqa = attention_inputs("plain")
+    assert torch.autograd.gradcheck(lambda *x: ops.sdpa(*x, mask, RNG, 0.4, causal, 0.3, gqa, 2)[0], (q, k, v))
+
+
+@pytest.mark.parametrize(("dim", "offset", "units"), [(0, 1, 1), (1, 1, 2), (2, 0, 1), (3, 2, 3), (4, 3, 0)])
+def test_masks_do_not_depend_on_the_split(dim: int, offset: int, units: int) -> None:
+    sizes = [2, 3, 2, 5, 7]
+    whole = ops.dropout(torch.ones(2, 6, 5, 7), RNG, 0.3, 4)
+    part = whole.view(sizes).narrow(dim, offset, units)
+    shape = list(part.shape)
+    local = [shape[0], shape[1] * shape[2], shape[3], shape[4]]
+    got = ops.dropout(torch.ones(local), RNG, 0.3, 4, sizes, dim, offset)
+    torch.testing.assert_close(got, part.reshape(local), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["rand", "randn", "bernoulli"])
+def test_random_tensors_do_not_depend_on_the_split(name: str) -> None:
+    operator: Any = getattr(ops, name)
+    rest = (*((0.3,) if name == "bernoulli" else ()), 5, torch.float32, torch.device("cpu"))
+    whole = operator(RNG, [6, 5], *rest)
+    got = operator(RNG, [2, 5], *rest, [3, 2, 5], 0, 1)
+    torch.testing.assert_close(got, whole.view(3, 2, 5)[1], rtol=0, atol=0)
+    other = operator(torch.tensor([7, 4]), [6, 5], *rest)
+    assert not torch.equal(whole, other)
+
+
+def test_attention_split_by_heads_or_batch_drops_the_same_weights() -> None:
+    (q, k, v), *_ = attention_inputs("plain")
+    attributes = (0.4, False, 0.3, False, 6)
+    with torch.no_grad():
+        out, lse = ops.sdpa(q, k, v, None, RNG, *attributes)
+        grads = ops.sdpa_backward(out, q, k, v, out, lse, None, RNG, *attributes, False)
+        for dim, offset, units in ((0, 1, 1), (1, 1, 2)):
+            window = ([2, 4, 5, 7], dim, offset)
+            part = [x.narrow(dim, offset, units) for x in (q, k, v)]
+            local, local_lse = ops.sdpa(*part, None, RNG, *attributes, *window)
+            torch.testing.assert_close(local, out.narrow(dim, offset, units), rtol=1e-13, atol=1e-15)
+            got = ops.sdpa_backward(local, *part, local, local_lse, None, RNG, *attributes, False, *window)
+            for mine, whole in zip(got[:3], grads[:3], strict=True):
+                torch.testing.assert_close(mine, whole.narrow(dim, offset, units), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
+def test_dropout_keeps_the_right_share(p: float) -> None:
+    count = 100_000
+    x = torch.ones(count, dtype=torch.bfloat16)
+    kept = ops.dropout(x, RNG, p, 0)
+    share = (kept != 0).double().mean().item()
+    # Five standard deviations of a binomial share.
+    assert abs(share - (1 - p)) <= 5 * (p * (1 - p) / count) ** 0.5
+    if p < 1:
+        assert kept.max().item() == torch.tensor(1 / (1 - p)).bfloat16().item()
+
+
+def test_flops_are_those_of_pytorch() -> None:
+    def counted(call: Any) -> int:
+        with FlopCounterMode(display=False) as counter:
+            call().sum().backward()
+        return counter.get_total_flops()
+
+    (q, k, v), *_ = attention_inputs("plain")
+    mine = counted(lambda: ops.sdpa(q, k, v, None, None, 0.0, False, 0.3, False, 0)[0])
+    # PyTorch's attention as plain mathematics keeps the weights: its backward has one multiplication fewer.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        theirs = counted(lambda: F.scaled_dot_product_attention(q, k, v))
+    assert mine - theirs == 2 * 2 * 4 * 5 * 7 * 6

@@ -1,0 +1,163 @@
+"""What cannot be captured is an error with the user's source line and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hap
+from hap.errors import TraceError
+
+
+class Module(nn.Module):
+    """Runs ``body(self, x)``."""
+
+    def __init__(self, body: Callable[[Any, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.body(self, x)
+
+
+def branches(self: Any, x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        x = x * 2
+    return self.fc(x).sum()
+
+
+def selects(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).sum() + x[x > 0].sum()
+
+
+def reads_a_number(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).sum() * int(x.max().item())
+
+
+def differentiates(self: Any, x: torch.Tensor) -> torch.Tensor:
+    loss = self.fc(x).sum()
+    return loss + torch.autograd.grad(loss, self.fc.weight, create_graph=True)[0].sum()
+
+
+def raises(self: Any, x: torch.Tensor) -> torch.Tensor:
+    raise ValueError(f"no such mode for {x.shape[0]}")
+
+
+def detaches(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).detach().sum()
+
+
+def returns_no_tensor(self: Any, x: torch.Tensor) -> int:
+    return 3
+
+
+def changes_its_input(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return self.fc(x).sum()
+
+
+def changes_a_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.frozen.add_(1)
+    return (self.fc(x) * self.frozen).sum()
+
+
+def draws_categories(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).gather(1, torch.multinomial(x.abs(), 1)).sum()
+
+
+def breaks_the_graph(self: Any, x: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.graph_break()
+    return self.fc(x).sum()
+
+
+UNREGISTERED = torch.ones(4, requires_grad=True)
+
+
+def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return (self.fc(x) * UNREGISTERED).sum()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (branches, r"test_refusals\.py:\d+: if x\.sum\(\) > 0:: the forward branches on the values .*torch\.where"),
+        (selects, r"test_refusals\.py:\d+: .*x\[x > 0\].*: a shape or number depends on the values .*a mask"),
+        (reads_a_number, r"test_refusals\.py:\d+: .*\.item.*: a shape or number depends on the values"),
+        (differentiates, r"test_refusals\.py:\d+: .*: torch\.autograd\.grad inside the forward cannot be captured"),
+        (raises, r"test_refusals\.py:\d+: raise .*: the forward raises ValueError\('no such mode for 3'\)"),
+        (detaches, r"no output of the module requires grad \(1 tensors.*return the loss"),
+        (returns_no_tensor, r"no output of the module requires grad \(0 tensors"),
+        (changes_its_input, r'the forward changes input "args\.0" in place: work on a copy'),
+        (changes_a_parameter, r'the forward changes parameter "frozen" in place'),
+        (draws_categories, r"test_refusals\.py:\d+: .*: aten\.multinomial\.default draws random numbers"),
+        (breaks_the_graph, r"test_refusals\.py:\d+: .*graph_break.*cannot be captured.*outside of the module"),
+        (reads_a_free_parameter, r"test_refusals\.py:\d+: .*is no parameter of the module: register it"),
+    ],
+)
+def test_forwards_that_cannot_be_captured(body: Callable[..., Any], message: str) -> None:
+    module = Module(body)
+    x = torch.ones(3, 4)
+    with pytest.raises(TraceError, match=message) as caught:
+        hap.trace(module, (x,))
+    assert "\n" not in str(caught.value)
+    assert torch.equal(x, torch.ones(3, 4))
+    assert type(module.fc.weight) is nn.Parameter
+
+
+def linear(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).sum()
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((torch.ones(3, 5),), {}, r"got \[3, 5\] X \[4, 4\].*example inputs: args\.0: float32\[3, 5\]"),
+        ((torch.ones(3, 4), 1), {}, r"Module\.forward does not take the example inputs: too many positional arguments"),
+        ((), {"y": torch.ones(3, 4)}, r"does not take the example inputs: .*'x'"),
+        (torch.ones(3, 4), {}, r"example_inputs: expected a tuple of arguments, got Tensor"),
+        ((torch.ones(3, 4).to_sparse(),), {}, r'"args\.0" has layout torch\.sparse_coo'),
+    ],
+)
+def test_inputs_that_do_not_fit(args: Any, kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        hap.trace(Module(linear), args, kwargs)
+
+
+def hooked_parameter() -> nn.Module:
+    module = Module(linear)
+    module.fc.weight.register_hook(lambda grad: grad * 2)
+    return module
+
+
+def hooked_module() -> nn.Module:
+    module = Module(linear)
+    module.fc.register_full_backward_hook(lambda module, inputs, outputs: None)
+    return module
+
+
+def meta_attribute() -> nn.Module:
+    module = Module(linear)
+    module.fc.table = torch.empty(3, device="meta")  # type: ignore[assignment]
+    return module
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: "text", r"expected a torch\.nn\.Module, got str"),
+        (hooked_parameter, r'parameter "fc\.weight" has a tensor hook'),
+        (hooked_module, r'module "fc" has a full backward hook'),
+        (lambda: nn.Embedding(4, 4, sparse=True), r"asks for sparse gradients"),
+        (lambda: nn.LazyLinear(3), r'"weight" has no shape yet: run the module once'),
+        (meta_attribute, r'attribute "fc\.table" is a plain tensor on the meta device'),
+    ],
+)
+def test_modules_that_are_refused(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        hap.trace(make(), (torch.ones(3, 4),))
