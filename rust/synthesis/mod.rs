@@ -1,3 +1,146 @@
 //! Exact synthesis: the cheapest program of a graph for fixed splits and prices.
+//!
+//! A graph becomes a weighted constraint problem ([`model`]) that the [`solver`] solves with a certificate; the solution
+//! becomes a program again ([`emit`]).
+//!
+//! * [`request`]: what is asked and answered;
+//! * [`costs`]: what choices and conversions cost, and random costs; [`priced`]: true costs under prices;
+//! * [`classes`]: tensors that are one another's views;
+//! * [`constraints`]: what a request leaves to choose from;
+//! * [`demands`]: which placements of a class are produced and demanded;
+//! * [`convert`]: the cheapest way to create placements from others;
+//! * [`tables`]: the cost tables of a class.
 
+use std::time::Instant;
+
+use crate::cluster::Cluster;
+use crate::cost::CostModel;
+use crate::graph::Graph;
+use crate::shares::from_splits;
+
+pub mod classes;
+pub mod constraints;
+pub mod convert;
+pub mod costs;
+pub mod demands;
+pub mod emit;
+pub mod model;
+pub mod priced;
+pub mod request;
 pub mod solver;
+pub mod tables;
+
+pub use model::{Encoding, Model, Variable};
+pub use request::{Constraints, Prices, Request, Synthesis, SynthesisError};
+
+use costs::{Costs, RandomCosts};
+use priced::PricedCosts;
+use solver::{Limits, Solution, SolveError};
+
+/// The cheapest program of a graph under a request, for a validated graph and a validated cluster.
+///
+/// Equal arguments give equal programs, unless the limits are in seconds.
+///
+/// # Errors
+/// Requests that do not fit the graph or the cluster; constraints that leave no program; limits too small to find one.
+pub fn synthesise(graph: &Graph, cluster: &Cluster, request: &Request) -> Result<Synthesis, SynthesisError> {
+    let started = Instant::now();
+    with_costs(graph, cluster, request, Search { started })
+}
+
+/// The weighted constraint problem of a request. The model's variables say what the problem's labels stand for.
+///
+/// # Errors
+/// As for [`synthesise`].
+pub fn problem(graph: &Graph, cluster: &Cluster, request: &Request) -> Result<Model, SynthesisError> {
+    with_costs(graph, cluster, request, MakeModel)
+}
+
+/// What is done once the costs are known. A trait because each kind of costs is a type of its own.
+trait Task {
+    type Answer;
+    fn run(self, graph: &Graph, request: &Request, costs: &impl Costs) -> Result<Self::Answer, SynthesisError>;
+}
+
+fn with_costs<T: Task>(
+    graph: &Graph,
+    cluster: &Cluster,
+    request: &Request,
+    task: T,
+) -> Result<T::Answer, SynthesisError> {
+    let devices = cluster.devices().len();
+    let shares =
+        from_splits(graph, devices, &request.splits).map_err(|error| SynthesisError::Splits(error.to_string()))?;
+    let model = CostModel::new(graph, cluster, &shares);
+    let priced = PricedCosts::new(graph, &model, &request.prices)?;
+    match request.random {
+        Some(seed) => task.run(graph, request, &RandomCosts::new(graph, seed)),
+        None => task.run(graph, request, &priced),
+    }
+}
+
+struct MakeModel;
+
+impl Task for MakeModel {
+    type Answer = Model;
+
+    fn run(self, graph: &Graph, request: &Request, costs: &impl Costs) -> Result<Model, SynthesisError> {
+        Model::new(graph, &request.constraints, costs, Encoding::default())
+    }
+}
+
+struct Search {
+    started: Instant,
+}
+
+impl Task for Search {
+    type Answer = Synthesis;
+
+    fn run(self, graph: &Graph, request: &Request, costs: &impl Costs) -> Result<Synthesis, SynthesisError> {
+        let mut model = Model::new(graph, &request.constraints, costs, Encoding::default())?;
+        let solution = solve(graph, &model, &request.limits)?;
+        let (program, communication) = emit::emit(graph, &mut model, &solution.assignment);
+        let cost = model.computation(graph, costs, &solution.assignment) + communication;
+        assert!(
+            cost <= solution.cost + 1e-6 * solution.cost.abs(),
+            "the program costs {cost}, its solution {}",
+            solution.cost
+        );
+        // Where the solver has proven its assignment, the gap is 0 in whatever order the costs are summed.
+        let proven = solution.gap() == 0.0 || solution.bound >= cost;
+        let bound = if proven { cost } else { solution.bound };
+        let search_gap = if proven { 0.0 } else { (cost - bound) / cost };
+        Ok(Synthesis {
+            program,
+            cost,
+            bound,
+            search_gap,
+            seconds: self.started.elapsed().as_secs_f64(),
+            table_entries: solution.table_entries,
+            states: solution.states,
+        })
+    }
+}
+
+fn solve(graph: &Graph, model: &Model, limits: &Limits) -> Result<Solution, SynthesisError> {
+    if let Some(seconds) = limits.seconds.filter(|seconds| !(0.0..1e9).contains(seconds)) {
+        return Err(SynthesisError::Request {
+            field: "limits.seconds".to_owned(),
+            expected: "a number that is not negative".to_owned(),
+            got: seconds.to_string(),
+        });
+    }
+    solver::solve(&model.problem, limits).map_err(|error| match error {
+        SolveError::Infeasible { variable } => SynthesisError::Infeasible(match variable {
+            Some(variable) => format!("nothing fits {}", model.describe(graph, variable)),
+            None => "the operators' choices cannot be joined by conversions".to_owned(),
+        }),
+        SolveError::LimitReached { bound } => SynthesisError::LimitReached { bound },
+        SolveError::Invalid { .. } => unreachable!("the model is well formed: {error}"),
+    })
+}
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Whole syntheses (tables, search, emission) of graphs traced from real models: `benches/graphs/*.json.gz`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use criterion::Criterion;
+use flate2::read::GzDecoder;
+use hap::cluster::{Cluster, Device, Group, Link, Member};
+use hap::graph::Graph;
+use hap::synthesis::{Request, synthesise};
+
+/// Eight devices, half of them twice as fast as the others.
+fn cluster() -> Cluster {
+    let device = |rank: usize| {
+        let speed = if rank < 4 { 2.0 } else { 1.0 };
+        Member::Device(Device {
+            name: format!("device {rank}"),
+            flops: BTreeMap::from([("default".to_owned(), 7e12 * speed)]),
+            memory_bandwidth: 4e11 * speed,
+            memory: 16e9,
+            launch_overhead: 1e-5,
+        })
+    };
+    let link = Link {
+        bandwidth: 1.25e9,
+        latency: 5e-5,
+    };
+    let root = Group {
+        link,
+        members: (0..8).map(device).collect(),
+    };
+    Cluster {
+        format: "hap-cluster-1".to_owned(),
+        root,
+        collectives: BTreeMap::new(),
+        overlap: 0.0,
+    }
+}
+
+/// Every axis split in proportion to speed.
+fn request(graph: &Graph) -> Request {
+    let units = |size: u64| {
+        let bound = |rank: u64| size * (2 * rank.min(4) + rank.saturating_sub(4)) / 12;
+        (0..8).map(|rank| bound(rank + 1) - bound(rank)).collect()
+    };
+    let splits = graph
+        .axes
+        .iter()
+        .map(|axis| (axis.name.clone(), units(axis.size)))
+        .collect();
+    Request {
+        splits,
+        ..Request::default()
+    }
+}
+
+fn graphs() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/graphs");
+    let entries = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()));
+    let mut paths: Vec<PathBuf> = entries
+        .filter(|path| path.to_string_lossy().ends_with(".json.gz"))
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn read(path: &Path) -> Graph {
+    let mut json = Vec::new();
+    GzDecoder::new(File::open(path).expect("a file"))
+        .read_to_end(&mut json)
+        .expect("gzip");
+    Graph::from_json(&json).expect("a graph")
+}
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    let paths = graphs();
+    if paths.is_empty() {
+        eprintln!("no graphs in benches/graphs: nothing to measure");
+    }
+    for path in paths {
+        let graph = read(&path);
+        let (cluster, request) = (cluster(), request(&graph));
+        let found = synthesise(&graph, &cluster, &request).expect("a program");
+        let name = path
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().replace(".json.gz", ""));
+        let operators = graph.operators.len();
+        eprintln!(
+            "{name}: {operators} operators, cost {:.6} s, gap {}",
+            found.cost, found.search_gap
+        );
+        criterion.bench_function(&name, |bencher| bencher.iter(|| synthesise(&graph, &cluster, &request)));
+    }
+    criterion.final_summary();
+}

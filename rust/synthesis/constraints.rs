@@ -1,0 +1,217 @@
+//! Which choices and placements the constraints of a request leave.
+
+use super::classes::{Classes, placement_at, placement_count, placement_number};
+use super::request::{Constraints, SynthesisError};
+use crate::graph::{Choice, Graph, InputKind};
+use crate::placement::Placement;
+
+/// What is left to choose from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Domains {
+    /// By axis, whether nothing may be sharded along it.
+    pub forbidden: Vec<bool>,
+    /// By input, the numbers of the placements that it may be kept in.
+    pub placements: Vec<Vec<usize>>,
+    /// By operator, the indices of its choices; empty for operators that only make views within a class.
+    pub choices: Vec<Vec<usize>>,
+}
+
+/// Whether an input, or an operator, by index, may have it.
+type Allows<'a, T> = Box<dyn Fn(usize, T) -> bool + 'a>;
+
+/// One constraint: its text for errors, and what it allows.
+struct Rule<'a> {
+    text: String,
+    input: Allows<'a, Placement>,
+    choice: Allows<'a, &'a Choice>,
+}
+
+impl Domains {
+    /// The domains of a graph under constraints.
+    ///
+    /// # Errors
+    /// A name that the graph does not have; a constraint that leaves an input no placement or an operator no choice.
+    pub fn new(graph: &Graph, classes: &Classes, constraints: &Constraints) -> Result<Self, SynthesisError> {
+        let forbidden = forbidden_axes(graph, constraints)?;
+        let mut domains = Self {
+            placements: graph
+                .inputs
+                .iter()
+                .map(|input| stored(graph, input.kind, input.tensor))
+                .collect(),
+            choices: graph
+                .operators
+                .iter()
+                .zip(&classes.merged)
+                .map(|(operator, &merged)| (0..if merged { 0 } else { operator.choices.len() }).collect())
+                .collect(),
+            forbidden: forbidden.clone(),
+        };
+        domains.restrict(graph, &axes_rule(graph, constraints, &forbidden))?;
+        if let Some(rule) = required_axis_rule(graph, constraints)? {
+            domains.restrict(graph, &rule)?;
+        }
+        for (name, allowed) in &constraints.placements {
+            domains.restrict(graph, &placements_rule(graph, classes, name, allowed)?)?;
+        }
+        Ok(domains)
+    }
+
+    fn restrict<'a>(&mut self, graph: &'a Graph, rule: &Rule<'a>) -> Result<(), SynthesisError> {
+        for (index, placements) in self.placements.iter_mut().enumerate() {
+            let tensor = &graph.tensors[graph.inputs[index].tensor];
+            let before = placements.clone();
+            placements.retain(|&number| (rule.input)(index, placement_at(tensor, number)));
+            if placements.is_empty() {
+                return Err(SynthesisError::NoPlacement {
+                    constraint: rule.text.clone(),
+                    tensor: tensor.name.clone(),
+                    placements: join(before.iter().map(|&number| placement_at(tensor, number).to_string())),
+                });
+            }
+        }
+        for (index, choices) in self.choices.iter_mut().enumerate() {
+            let operator = &graph.operators[index];
+            let before = choices.clone();
+            choices.retain(|&choice| (rule.choice)(index, &operator.choices[choice]));
+            if choices.is_empty() && !before.is_empty() {
+                return Err(SynthesisError::NoChoice {
+                    constraint: rule.text.clone(),
+                    operator: operator.name.clone(),
+                    target: operator.target.clone(),
+                    choices: join(before.iter().map(|&choice| describe(&operator.choices[choice]))),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The placements that an input may be kept in: parameters, buffers and inputs of the call replicated or sharded along
+/// any axis, everything else replicated.
+fn stored(graph: &Graph, kind: InputKind, tensor: usize) -> Vec<usize> {
+    match kind {
+        InputKind::Parameter | InputKind::Buffer | InputKind::Input => {
+            let tensor = &graph.tensors[tensor];
+            let partial = |number: &usize| placement_at(tensor, *number) == Placement::Partial;
+            (0..placement_count(tensor)).filter(|number| !partial(number)).collect()
+        }
+        InputKind::Tangent | InputKind::Constant | InputKind::Rng => vec![0],
+    }
+}
+
+fn axis_index(graph: &Graph, field: &'static str, name: &str) -> Result<usize, SynthesisError> {
+    graph
+        .axes
+        .iter()
+        .position(|axis| axis.name == name)
+        .ok_or_else(|| SynthesisError::UnknownAxis {
+            field,
+            axis: name.to_owned(),
+            known: join(graph.axes.iter().map(|axis| axis.name.clone())),
+        })
+}
+
+fn forbidden_axes(graph: &Graph, constraints: &Constraints) -> Result<Vec<bool>, SynthesisError> {
+    let mut forbidden = vec![constraints.allowed_axes.is_some(); graph.axes.len()];
+    for name in constraints.allowed_axes.iter().flatten() {
+        forbidden[axis_index(graph, "constraints.allowed_axes", name)?] = false;
+    }
+    for name in &constraints.forbidden_axes {
+        forbidden[axis_index(graph, "constraints.forbidden_axes", name)?] = true;
+    }
+    Ok(forbidden)
+}
+
+/// Nothing is sharded along a forbidden axis.
+fn axes_rule<'a>(graph: &'a Graph, constraints: &Constraints, forbidden: &'a [bool]) -> Rule<'a> {
+    let allowed = |tensor: usize, placement: Placement| match placement {
+        Placement::Shard(occurrence) => graph.tensors[tensor]
+            .occurrences
+            .get(occurrence as usize)
+            .is_none_or(|&axis| !forbidden[axis]),
+        Placement::Replicate | Placement::Partial => true,
+    };
+    let text = match &constraints.allowed_axes {
+        Some(names) => format!("constraints.allowed_axes [{}]", join(names.iter().cloned())),
+        None => format!(
+            "constraints.forbidden_axes [{}]",
+            join(constraints.forbidden_axes.iter().cloned())
+        ),
+    };
+    Rule {
+        text,
+        input: Box::new(move |input, placement| allowed(graph.inputs[input].tensor, placement)),
+        choice: Box::new(move |index, choice| {
+            let operator = &graph.operators[index];
+            let read = operator.operands.iter().zip(&choice.inputs);
+            let written = operator.results.iter().zip(&choice.outputs);
+            choice.axis.is_none_or(|axis| !forbidden[axis])
+                && read
+                    .chain(written)
+                    .all(|(&tensor, placements)| placements.iter().all(|&it| allowed(tensor, it)))
+        }),
+    }
+}
+
+/// Operators that can share their work along the required axis do so. Layout operators, which do no work, are free.
+fn required_axis_rule<'a>(graph: &'a Graph, constraints: &Constraints) -> Result<Option<Rule<'a>>, SynthesisError> {
+    let Some(name) = &constraints.require_axis else {
+        return Ok(None);
+    };
+    let axis = axis_index(graph, "constraints.require_axis", name)?;
+    let can_share = move |index: usize| {
+        let operator = &graph.operators[index];
+        !operator.layout && operator.choices.iter().any(|choice| choice.axis == Some(axis))
+    };
+    Ok(Some(Rule {
+        text: format!("constraints.require_axis \"{name}\""),
+        input: Box::new(|_, _| true),
+        choice: Box::new(move |index, choice| choice.axis == Some(axis) || !can_share(index)),
+    }))
+}
+
+/// A tensor (or the tensor that it is a view of) is produced in one of the given placements.
+fn placements_rule<'a>(
+    graph: &'a Graph,
+    classes: &'a Classes,
+    name: &str,
+    allowed: &[Placement],
+) -> Result<Rule<'a>, SynthesisError> {
+    let Some(tensor) = graph.tensors.iter().position(|tensor| tensor.name == name) else {
+        return Err(SynthesisError::UnknownTensor {
+            tensor: name.to_owned(),
+        });
+    };
+    let root = classes.root[tensor];
+    let in_root = |placement: Placement| {
+        let number = placement_number(&graph.tensors[tensor], &vec![placement])?;
+        Some(placement_at(&graph.tensors[root], classes.in_root[tensor][number]))
+    };
+    let roots: Vec<Placement> = allowed.iter().filter_map(|&placement| in_root(placement)).collect();
+    let list = join(allowed.iter().map(ToString::to_string));
+    let choice_roots = roots.clone();
+    Ok(Rule {
+        text: format!("constraints.placements of \"{name}\" [{list}]"),
+        input: Box::new(move |input, placement| graph.inputs[input].tensor != root || roots.contains(&placement)),
+        choice: Box::new(move |index, choice| {
+            let mut results = graph.operators[index].results.iter().zip(&choice.outputs);
+            results.all(|(&result, placements)| result != root || placements.iter().all(|it| choice_roots.contains(it)))
+        }),
+    })
+}
+
+fn describe(choice: &Choice) -> String {
+    let side = |placements: &[Vec<Placement>]| {
+        join(
+            placements
+                .iter()
+                .map(|levels| levels.iter().map(ToString::to_string).collect::<String>()),
+        )
+    };
+    format!("{} -> {}", side(&choice.inputs), side(&choice.outputs))
+}
+
+fn join(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
+}

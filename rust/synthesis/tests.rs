@@ -1,0 +1,224 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::costs::{Costs, RandomCosts};
+use super::emit::emit;
+use super::model::{Encoding, Model};
+use super::request::{Constraints, Request};
+use super::solver::{Limits, solve};
+use super::synthesise;
+use super::testing::{Recipe, TestCosts, brute_force, random_graph, walk};
+use crate::cluster::{Cluster, Device, Group, Link, Member};
+use crate::graph::Graph;
+use crate::placement::Placement;
+use crate::program::{Instruction, Program};
+use crate::validate::validate;
+
+fn recipe(operators: usize, views: usize, chains: bool) -> impl Strategy<Value = Recipe> {
+    (any::<u64>(), 1..=operators).prop_map(move |(seed, operators)| Recipe {
+        seed,
+        operators,
+        views,
+        chains,
+    })
+}
+
+/// Optimum of a model, after validating its program and walking it.
+fn optimum(graph: &Graph, costs: &impl Costs, encoding: Encoding) -> f64 {
+    let mut model = Model::new(graph, &Constraints::default(), costs, encoding).expect("a model");
+    let solution = solve(&model.problem, &Limits::default()).expect("a solution");
+    assert_eq!(solution.gap(), 0.0, "not proven");
+    let (program, communication) = emit(graph, &mut model, &solution.assignment);
+    validate(graph, &program).expect("a valid program");
+    let walked = walk(graph, costs, &program);
+    let summed = model.computation(graph, costs, &solution.assignment) + communication;
+    assert!(
+        close(walked, summed),
+        "the program costs {walked} by walking, {summed} by its parts"
+    );
+    assert!(
+        close(walked, solution.cost),
+        "the program costs {walked}, the solution {}",
+        solution.cost
+    );
+    walked
+}
+
+fn close(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-7 * one.abs().max(1e-3)
+}
+
+/// Devices of these speeds, one link.
+fn cluster(speeds: &[f64]) -> Cluster {
+    let device = |speed: &f64| {
+        Member::Device(Device {
+            name: format!("device of {speed}"),
+            flops: BTreeMap::from([("default".to_owned(), 1e9 * speed)]),
+            memory_bandwidth: 1e9 * speed,
+            memory: 1e9,
+            launch_overhead: 1e-6,
+        })
+    };
+    let link = Link {
+        bandwidth: 1e8,
+        latency: 1e-6,
+    };
+    let root = Group {
+        link,
+        members: speeds.iter().map(device).collect(),
+    };
+    Cluster {
+        format: "hap-cluster-1".into(),
+        root,
+        collectives: BTreeMap::new(),
+        overlap: 0.25,
+    }
+}
+
+/// A request that splits every axis alike.
+fn request(graph: &Graph, units: &[u64]) -> Request {
+    let splits = graph
+        .axes
+        .iter()
+        .map(|axis| (axis.name.clone(), units.to_vec()))
+        .collect();
+    Request {
+        splits,
+        ..Request::default()
+    }
+}
+
+fn text(program: &Program) -> String {
+    serde_json::to_string(program).expect("JSON")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn equals_brute_force(recipe in recipe(8, 25, false), seed: u64, free: bool) {
+        let graph = random_graph(recipe);
+        let costs = TestCosts { graph: &graph, seed, free };
+        let cost = optimum(&graph, &costs, Encoding::default());
+        let expected = brute_force(&graph, &costs);
+        prop_assert!(close(cost, expected), "{cost}, by brute force {expected}");
+    }
+
+    #[test]
+    fn availability_variables_change_nothing(recipe in recipe(8, 25, false), seed: u64, free: bool) {
+        let graph = random_graph(recipe);
+        let costs = TestCosts { graph: &graph, seed, free };
+        let joint = optimum(&graph, &costs, Encoding::default());
+        let available = optimum(&graph, &costs, Encoding { joint_entries: 0, ..Encoding::default() });
+        prop_assert!(close(joint, available), "{joint} jointly, {available} by availability");
+    }
+
+    #[test]
+    fn merging_views_changes_nothing_in_chains_and_never_worsens(recipe in recipe(8, 50, false), chains: bool, seed: u64) {
+        let graph = random_graph(Recipe { chains, ..recipe });
+        let costs = TestCosts { graph: &graph, seed, free: true };
+        let merged = optimum(&graph, &costs, Encoding::default());
+        let apart = optimum(&graph, &costs, Encoding { merge_views: false, ..Encoding::default() });
+        prop_assert!(merged <= apart || close(merged, apart), "{merged} merged, {apart} apart");
+        prop_assert!(!chains || close(merged, apart), "{merged} merged, {apart} apart");
+    }
+
+    #[test]
+    fn a_further_choice_never_worsens(recipe in recipe(8, 25, false), seed: u64, which: prop::sample::Index) {
+        let graph = random_graph(recipe);
+        let operator = which.index(graph.operators.len());
+        let mut fewer = graph.clone();
+        let choices = &mut fewer.operators[operator].choices;
+        prop_assume!(choices.len() > 1);
+        choices.pop();
+        let all = optimum(&graph, &TestCosts { graph: &graph, seed, free: true }, Encoding::default());
+        let some = optimum(&fewer, &TestCosts { graph: &fewer, seed, free: true }, Encoding::default());
+        prop_assert!(all <= some || close(all, some), "{all} with it, {some} without");
+    }
+
+    #[test]
+    fn devices_of_equal_shares_may_change_places(recipe in recipe(8, 25, false), speeds in [1.0..9.0, 1.0..9.0, 1.0..9.0, 1.0..9.0f64]) {
+        let graph = random_graph(recipe);
+        let request = request(&graph, &[1; 4]);
+        let [one, two, three, four] = speeds;
+        let cost = synthesise(&graph, &cluster(&speeds), &request).expect("a program").cost;
+        let other = synthesise(&graph, &cluster(&[three, one, four, two]), &request).expect("a program").cost;
+        prop_assert!(close(cost, other), "{cost} and {other}");
+    }
+
+    #[test]
+    fn equal_requests_give_equal_programs(recipe in recipe(12, 25, false), random: Option<u64>) {
+        let graph = random_graph(recipe);
+        let request = Request { random, ..request(&graph, &[1, 3, 0]) };
+        let cluster = cluster(&[1.0, 3.0, 2.0]);
+        let one = synthesise(&graph, &cluster, &request).expect("a program");
+        let two = synthesise(&graph, &cluster, &request).expect("a program");
+        prop_assert_eq!(text(&one.program), text(&two.program));
+        prop_assert_eq!(one.cost, two.cost);
+        prop_assert_eq!(one.search_gap, 0.0);
+        prop_assert_eq!(one.bound, one.cost);
+        validate(&graph, &one.program).expect("a valid program");
+    }
+
+    #[test]
+    fn constraints_are_kept(recipe in recipe(8, 25, false), random: Option<u64>, forbidden in 0..3usize, allow: bool, pin in 0..3usize) {
+        let graph = random_graph(recipe);
+        let name = graph.axes[forbidden].name.clone();
+        let others = graph.axes.iter().map(|axis| axis.name.clone()).filter(|other| *other != name).collect();
+        let pinned = &graph.tensors[graph.inputs[0].tensor];
+        // The parameter: replicated, or along its first axis.
+        let kept = if pin == 1 && pinned.occurrences[0] != forbidden { Placement::Shard(0) } else { Placement::Replicate };
+        let constraints = Constraints {
+            forbidden_axes: if allow { Vec::new() } else { vec![name.clone()] },
+            allowed_axes: allow.then_some(others),
+            placements: if pin > 0 { BTreeMap::from([(pinned.name.clone(), vec![kept])]) } else { BTreeMap::new() },
+            require_axis: None,
+        };
+        let request = Request { random, constraints, ..request(&graph, &[1, 3, 0]) };
+        let program = synthesise(&graph, &cluster(&[1.0, 3.0, 2.0]), &request).expect("a program").program;
+        validate(&graph, &program).expect("a valid program");
+        let sharded = |tensor: &str, placements: &[Placement]| {
+            let tensor = graph.tensors.iter().find(|it| it.name == tensor).expect("a tensor");
+            placements.iter().any(|it| matches!(it, Placement::Shard(at) if tensor.occurrences[*at as usize] == forbidden))
+        };
+        for instruction in &program.instructions {
+            let (names, axis) = match instruction {
+                Instruction::Input { tensor, placement } => {
+                    prop_assert!(*tensor != pinned.name || pin == 0 || *placement == [kept]);
+                    (vec![(tensor, placement)], None)
+                }
+                Instruction::Output { tensor, placement, .. } => (vec![(tensor, placement)], None),
+                Instruction::Convert { tensor, from, to, axis, .. } => (vec![(tensor, from), (tensor, to)], axis.clone()),
+                Instruction::Compute { inputs, outputs, axis, .. } => {
+                    (inputs.iter().chain(outputs).map(|(name, placement)| (name, placement)).collect(), axis.clone())
+                }
+            };
+            prop_assert!(axis.as_ref() != Some(&name), "{instruction:?}");
+            prop_assert!(!names.iter().any(|(tensor, placement)| sharded(tensor, placement)), "{instruction:?}");
+        }
+    }
+
+    #[test]
+    fn a_required_axis_is_used_where_it_can_be(recipe in recipe(8, 25, false), required in 0..3usize) {
+        let graph = random_graph(recipe);
+        let constraints = Constraints { require_axis: Some(graph.axes[required].name.clone()), ..Constraints::default() };
+        let request = Request { constraints, ..request(&graph, &[1, 3, 0]) };
+        let program = synthesise(&graph, &cluster(&[1.0, 3.0, 2.0]), &request).expect("a program").program;
+        for instruction in &program.instructions {
+            let Instruction::Compute { operator, axis, .. } = instruction else { continue };
+            let node = graph.operators.iter().find(|it| it.name == *operator).expect("an operator");
+            let can = !node.layout && node.choices.iter().any(|choice| choice.axis == Some(required));
+            prop_assert!(!can || axis.as_ref() == Some(&graph.axes[required].name), "{instruction:?}");
+        }
+    }
+
+    #[test]
+    fn random_costs_give_valid_programs_of_that_cost(recipe in recipe(12, 25, false), seed: u64) {
+        let graph = random_graph(recipe);
+        let request = Request { random: Some(seed), ..request(&graph, &[1, 3, 0]) };
+        let found = synthesise(&graph, &cluster(&[1.0, 3.0, 2.0]), &request).expect("a program");
+        let walked = walk(&graph, &RandomCosts::new(&graph, seed), &found.program);
+        prop_assert!(close(walked, found.cost), "{walked} by walking, {} reported", found.cost);
+    }
+}
