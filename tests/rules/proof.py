@@ -55,10 +55,9 @@ def place(
         keeper = rng.randrange(devices)
         if value.dtype.is_floating_point and bool(torch.isfinite(value).all()):
             generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
-            parts = [
-                torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.dtype)
-                for _ in range(devices)
-            ]
+            scale = float(value.abs().max()) if value.numel() else 1.0
+            noise = [torch.randn(value.shape, generator=generator, dtype=torch.float64) * scale for _ in range(devices)]
+            parts = [part.to(value.dtype) for part in noise]
         elif not value.dtype.is_floating_point:
             parts = [torch.full_like(value, rng.randrange(-3, 4)) for _ in range(devices)]
         else:

@@ -270,20 +270,19 @@ def _blockable(reader: _Reader, blocked: set[str]) -> str:
 
 def _guards(text: str, start: int, end: int) -> list[Guard]:
     guards = []
-    for condition in re.finditer(r"(?:(?!\band\b).)+", text[start:end]):
-        words = condition.group().strip()
-        if not words:
-            raise NotationError(text, start, "expected a condition after 'when'")
-        match = re.fullmatch(r"(not\s+)?([A-Za-z_]\w*)(?:\s*=\s*(.+))?", words)
+    for words in re.split(r"\band\b", text[start:end]):
+        position = start + len(words) - len(words.lstrip())
+        match = re.fullmatch(r"(not\s+)?([A-Za-z_]\w*)(?:\s*=\s*(.+))?", words.strip())
         if match is None:
-            raise NotationError(text, start + condition.start(), "a condition is ARG, not ARG, or ARG=LITERAL")
+            raise NotationError(text, position, "a condition is ARG, not ARG, or ARG=LITERAL")
         value: Any = bool
         if match.group(3) is not None:
             try:
                 value = ast.literal_eval(match.group(3))
             except (ValueError, SyntaxError) as error:
-                raise NotationError(text, start + condition.start(), f"{match.group(3)!r} is not a literal") from error
+                raise NotationError(text, position, f"{match.group(3)!r} is not a literal") from error
         guards.append(Guard(match.group(2), value, match.group(1) is not None))
+        start += len(words) + len("and")
     return guards
 
 

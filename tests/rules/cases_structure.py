@@ -1,0 +1,411 @@
+"""Cases of views, slices and joins, indexing, and creation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.rules.sketch import Sketch, case, cases
+
+aten = torch.ops.aten
+I64 = torch.int64
+
+# ---- views
+
+
+@cases("view _unsafe_view reshape", "S0 -> S0, S1 -> S1, S2 -> S2, P -> P")
+def _(s: Sketch, target: Any) -> None:
+    a, b, c = s.sizes(3)
+    s.call(target, s.tensor(a, b, c), [a * b, c])
+
+
+@cases("view _unsafe_view reshape", "S0 -> S0, S1 -> S1, S2 -> S2, P -> P")
+def _(s: Sketch, target: Any) -> None:
+    a, b, c = s.sizes(3)
+    s.call(target, s.tensor(a, b * c), [a, b, 1, c])
+
+
+@case("aten.view.default", "S0 -> S0, S3 -> S3, P -> P")
+def _(s: Sketch) -> None:
+    # 2 x 3 against 3 x 2 in the middle: only that is cut
+    a, b = s.sizes(2)
+    s.call(aten.view.default, s.tensor(a, 2, 3, b), [a, 3, 2, b])
+
+
+@case("aten.permute.default", "S0 -> S1, S1 -> S2, S2 -> S0, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.permute.default, s.tensor(*s.sizes(3)), [2, 0, -2])
+
+
+@case("aten.permute.default", "S0 -> S2, S1 -> S0, S2 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    a, b, c = s.sizes(3)
+    s.call(aten.permute.default, s.product((a,), (b, c)), [1, 0])
+
+
+@case("aten.transpose.int", "S0 -> S1, S1 -> S0, S2 -> S2, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.transpose.int, s.tensor(*s.sizes(3)), -2, 0)
+
+
+@case("aten.t.default", "S0 -> S1, S1 -> S0, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.t.default, s.tensor(*s.sizes(2)))
+
+
+@case("aten.t.default", "S0 -> S0, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.t.default, s.tensor(*s.sizes(1)))
+
+
+@case("aten.squeeze.default", "S0 -> S0, S1 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.squeeze.default, s.tensor(a, 1, b, 1))
+
+
+@case("aten.squeeze.dim", "S0 -> S0, S1 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.squeeze.dim, s.tensor(a, 1, b, 1), -3)
+
+
+@case("aten.squeeze.dim", "S0 -> S0, P -> P")
+def _(s: Sketch) -> None:
+    # a dimension that is longer than one stays, even where a rank holds one unit of it
+    s.call(aten.squeeze.dim, s.tensor(*s.sizes(1)), 0)
+
+
+@case("aten.squeeze.dims", "S0 -> S0, S1 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.squeeze.dims, s.tensor(a, 1, b, 1), [0, 1, 3])
+
+
+@case("aten.unsqueeze.default", "S0 -> S0, S1 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.unsqueeze.default, s.tensor(*s.sizes(2)), -2)
+
+
+@case("aten.unsqueeze.default", "P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.unsqueeze.default, s.tensor(), 0)
+
+
+@case("aten.expand.default", "R -> S0, S0 -> S1, R -> S2, P -> P")
+def _(s: Sketch) -> None:
+    # a dimension of size one is not sharded for free: its operand is whole
+    a, b, c = s.sizes(3)
+    s.call(aten.expand.default, s.tensor(b, 1), [a, -1, c])
+
+
+@case("aten.repeat.default", "R -> S0, R -> S1, S0 -> S2, S1 -> S3, P -> P")
+def _(s: Sketch) -> None:
+    a, b, c, d = s.sizes(4)
+    s.call(aten.repeat.default, s.tensor(a, b), [c, d, 1])
+
+
+@case("aten.flip.default", "S1 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.flip.default, s.tensor(*s.sizes(2)), [0])
+
+
+@case("aten.roll.default", "S0 -> S0, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.roll.default, s.tensor(*s.sizes(2)), [1], [-1])
+
+
+@cases("tril triu", "S0 -> S0, P -> P")
+def _(s: Sketch, target: Any) -> None:
+    s.call(target, s.tensor(*s.sizes(3)), 1)
+
+
+# ---- slices and joins
+
+
+@case("aten.slice.Tensor", "S0 -> S0, S2 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.slice.Tensor, s.tensor(a, 3 * b), 1, b, 2 * b)
+
+
+@case("aten.slice.Tensor", "S0 -> S0, S2 -> S1, S3 -> S2, P -> P")
+def _(s: Sketch) -> None:
+    # one of three fused projections: [3, heads, features]
+    a, h, d = s.sizes(3)
+    x = s.call(aten.slice.Tensor, s.product((a,), (3, h, d)), 1, 2 * h * d, 2**62)
+    s.call(aten.view.default, x, [a, h, d])
+
+
+@case("aten.slice.Tensor", "S0 -> S0, S2 -> S2, P -> P")
+def _(s: Sketch) -> None:
+    # two of three: [2, b] of [3, b]
+    a, b = s.sizes(2)
+    x = s.call(aten.slice.Tensor, s.product((a,), (3, b)), 1, b, 3 * b)
+    s.call(aten.view.default, x, [a, 2, b])
+
+
+@case("aten.slice.Tensor", "S0 -> S0, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.slice.Tensor, s.tensor(s.sizes(1)[0], 7), 1, -6, -1)
+
+
+@case("aten.slice.Tensor", "S0 -> S0, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.slice.Tensor, s.tensor(s.sizes(1)[0], 6), 1, 0, 6, 2)
+
+
+@case("aten.slice.Tensor", "S0 -> S0, S1 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.slice.Tensor, s.tensor(*s.sizes(2)), 1, 0, 2**62)
+
+
+@case("aten.split.Tensor", "S0 -> S0 S0 S0, S2 -> S1 S1 S1, P -> P P P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.split.Tensor, s.tensor(a, 3 * b), b, 1)
+
+
+@case("aten.split.Tensor", "S0 -> S0 S0, S2 -> S1 S1, S3 -> S2 S2, P -> P P")
+def _(s: Sketch) -> None:
+    a, h, d = s.sizes(3)
+    pieces = s.call(aten.split.Tensor, s.product((a,), (3, h, d)), h * d, -1, dead=(1,))
+    s.call(aten.view.default, pieces[2], [a, h, d])
+    s.call(aten.view.default, pieces[0], [a, h, d])
+
+
+@case("aten.split.Tensor", "S0 -> S0 S0, P -> P P")
+def _(s: Sketch) -> None:
+    s.call(aten.split.Tensor, s.tensor(s.sizes(1)[0], 5), 3, 1)
+
+
+@case("aten.split_with_sizes.default", "S0 -> S0 S0, S2 -> S2 S1, P -> P P")
+def _(s: Sketch) -> None:
+    # four queries and two keys and values in a fused projection of equal features
+    a, b = s.sizes(2)
+    pieces = s.call(aten.split_with_sizes.default, s.product((a,), (3, b)), [2 * b, b], 1)
+    s.call(aten.view.default, pieces[0], [a, 2, b])
+
+
+@case("aten.split_with_sizes.default", "S0 -> S0 S0, P -> P P")
+def _(s: Sketch) -> None:
+    s.call(aten.split_with_sizes.default, s.tensor(s.sizes(1)[0], 5), [2, 3], 1)
+
+
+@case("aten.cat.default", "S0 S0 S0 -> S0, S1 S1 S1 -> S2, P P P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.cat.default, [s.tensor(a, b), s.tensor(a, b), s.tensor(a, b)], 1)
+
+
+@case("aten.cat.default", "S1 S1 -> S2, S2 S2 -> S3, S0 S0 -> S0, P P -> P")
+def _(s: Sketch) -> None:
+    a, h, d = s.sizes(3)
+    s.call(aten.cat.default, [s.product((a,), (h, d)), s.product((a,), (h, d))], -1)
+
+
+@case("aten.cat.default", "S0 S0 -> S0, P P -> P")
+def _(s: Sketch) -> None:
+    (a,) = s.sizes(1)
+    s.call(aten.cat.default, [s.tensor(a, 3), s.tensor(a, 2)], 1)
+
+
+@case("aten.stack.default", "S0 S0 -> S0, S1 S1 -> S2, P P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.stack.default, [s.tensor(a, b), s.tensor(a, b)], 1)
+
+
+@case("aten.select.int", "S0 -> S0, S2 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.select.int, s.tensor(*s.sizes(3)), 1, -1)
+
+
+@case("aten.unbind.int", "S0 -> S0 S0, P -> P P")
+def _(s: Sketch) -> None:
+    s.call(aten.unbind.int, s.tensor(*s.sizes(1), 2), 1)
+
+
+@case("aten.constant_pad_nd.default", "S0 -> S0, S1 -> S2, P -> P")
+def _(s: Sketch) -> None:
+    # the gradient of a slice
+    a, b = s.sizes(2)
+    s.call(aten.constant_pad_nd.default, s.tensor(a, b), [b, 2 * b])
+
+
+@case("aten.constant_pad_nd.default", "S0 -> S0, S2 -> S2")
+def _(s: Sketch) -> None:
+    a, c = s.sizes(2)
+    s.call(aten.constant_pad_nd.default, s.tensor(a, 5, c), [0, 0, 1, 2], 1.5)
+
+
+@case("aten.constant_pad_nd.default", "S1 -> S1, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.constant_pad_nd.default, s.tensor(5, *s.sizes(1)), [0, 0, -1, 3])
+
+
+@case("aten.slice_scatter.default", "S0 S0 -> S0, S2 S1 -> S2, P P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.slice_scatter.default, s.tensor(a, 3 * b), s.tensor(a, b), 1, b, 2 * b)
+
+
+@case("aten.slice_scatter.default", "S0 S0 -> S0, S1 S1 -> S1, P P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.slice_scatter.default, s.tensor(a, b), s.tensor(a, b), 1, 0, 2**62)
+
+
+@case("aten.select_scatter.default", "S0 S0 -> S0, S2 S1 -> S2, P P -> P")
+def _(s: Sketch) -> None:
+    a, b, c = s.sizes(3)
+    s.call(aten.select_scatter.default, s.tensor(a, b, c), s.tensor(a, c), 1, 0)
+
+
+# ---- indexing
+
+
+@case("aten.embedding.default", "S1 R -> S2, R S0 -> S0, R S1 -> S1, P R -> P")
+def _(s: Sketch) -> None:
+    v, h, b, t = s.sizes(4)
+    s.call(aten.embedding.default, s.tensor(v, h), s.integers(v, b, t), 0)
+
+
+@case("aten.embedding_dense_backward.default", "S2 R -> S1, S0 S0 -> P, S1 S1 -> P, P R -> P")
+def _(s: Sketch) -> None:
+    v, h, b, t = s.sizes(4)
+    s.call(aten.embedding_dense_backward.default, s.tensor(b, t, h), s.integers(v, b, t), v, 0, False)
+
+
+@case("aten.gather.default", "S0 S0 -> S0, R S1 -> S1, S2 S2 -> S2, P R -> P")
+def _(s: Sketch) -> None:
+    a, v, j, b = s.sizes(4)
+    s.call(aten.gather.default, s.tensor(a, v, b), 1, s.integers(v, a, j, b))
+
+
+@case("aten.index_select.default", "S0 R -> S0, R S0 -> S1, S2 R -> S2, P R -> P")
+def _(s: Sketch) -> None:
+    a, v, j, b = s.sizes(4)
+    s.call(aten.index_select.default, s.tensor(a, v, b), 1, s.integers(v, j))
+
+
+@case("aten.scatter_add.default", "S0 S0 S0 -> S0, P S1 S1 -> P, P R P -> P")
+def _(s: Sketch) -> None:
+    a, v, j = s.sizes(3)
+    s.call(aten.scatter_add.default, s.tensor(a, v), 1, s.integers(v, a, j), s.tensor(a, j))
+
+
+@case("aten.scatter.src", "S0 S0 S0 -> S0, P R P -> P")
+def _(s: Sketch) -> None:
+    a, v = s.sizes(2)
+    index = torch.stack([torch.randperm(v, generator=s.generator) for _ in range(a)])
+    s.call(aten.scatter.src, s.tensor(a, v), 1, s.constant(index), s.tensor(a, v))
+
+
+@case("aten.scatter.value", "S0 S0 -> S0")
+def _(s: Sketch) -> None:
+    a, v = s.sizes(2)
+    s.call(aten.scatter.value, s.tensor(a, v), 1, s.integers(v, a, 2), -1.0)
+
+
+@case("aten.scatter.value", "S0 S0 -> S0, P R -> P")
+def _(s: Sketch) -> None:
+    a, v = s.sizes(2)
+    s.call(aten.scatter.value, s.tensor(a, v), 1, s.integers(v, a, 2), 0)
+
+
+@cases(
+    "index.Tensor _unsafe_index.Tensor", "S0 R R -> S0, R S0 S0 -> S1, R S1 R -> S2, S3 R R -> S3, P R R -> P"
+)  # fmt: skip
+def _(s: Sketch, target: Any) -> None:
+    a, v, w, b, i, j = s.sizes(6)
+    s.call(target, s.tensor(a, v, w, b), [None, s.integers(v, i, j), s.integers(w, i, 1)])
+
+
+@cases("index.Tensor _unsafe_index.Tensor", "R S0 R -> S0, S1 R R -> S1, P R R -> P")
+def _(s: Sketch, target: Any) -> None:
+    # indices that stand apart: theirs is the first dimension
+    v, a, w, i = s.sizes(4)
+    s.call(target, s.tensor(v, a, w), [s.integers(v, i), None, s.integers(w, 1)])
+
+
+@cases("index_put _unsafe_index_put", "S1 R S1 -> S1, P S0 S0 -> P, P R P -> P")
+def _(s: Sketch, target: Any) -> None:
+    v, a, i = s.sizes(3)
+    s.call(target, s.tensor(v, a), [s.integers(v, i)], s.tensor(i, a), True)
+
+
+@cases("index_put _unsafe_index_put", "S0 R R S0 -> S0, P S0 S0 S1 -> P, P R R P -> P")
+def _(s: Sketch, target: Any) -> None:
+    a, v, i = s.sizes(3)
+    s.call(target, s.tensor(a, v, 3), [None, s.integers(v, i), s.integers(3, i)], s.tensor(a, i), True)
+
+
+@case("aten.index_put.default", "S1 R R -> S1, P R P -> P")
+def _(s: Sketch) -> None:
+    # a later value replaces an earlier one
+    v, a = s.sizes(2)
+    index = torch.randperm(v, generator=s.generator)
+    s.call(aten.index_put.default, s.tensor(v, a), [s.constant(index)], s.tensor(v, 1), False)
+
+
+# ---- creation
+
+
+@cases({"full": (0.5,), "zeros": (), "ones": ()}, "-> S0, -> S1")
+def _(s: Sketch, target: Any, *arguments: Any) -> None:
+    s.call(target, s.sizes(2), *arguments, dtype=torch.float64)
+
+
+@case("aten.scalar_tensor.default", "")
+def _(s: Sketch) -> None:
+    s.call(aten.scalar_tensor.default, 2.5, dtype=torch.float64)
+
+
+@cases(
+    {"arange": (5,), "arange.start": (2, 7), "arange.start_step": (1, 9, 2), "linspace": (0.0, 1.0, 5)}, "-> S0"
+)  # fmt: skip
+def _(s: Sketch, target: Any, *arguments: Any) -> None:
+    s.call(target, *arguments, dtype=torch.float64)
+
+
+@case("aten.arange.default", "-> S0, -> S1")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.view.default, s.call(aten.arange.default, a * b), [a, b])
+
+
+@case("aten.eye.default", "-> S0, -> S1")
+def _(s: Sketch) -> None:
+    s.call(aten.eye.default, *s.sizes(1))
+
+
+@case("aten.eye.m", "-> S0, -> S1")
+def _(s: Sketch) -> None:
+    s.call(aten.eye.m, *s.sizes(2))
+
+
+@cases("tril_indices triu_indices", "-> S0, -> S1")
+def _(s: Sketch, target: Any) -> None:
+    s.call(target, 3, 4)
+
+
+@cases({"full_like": (0.5,), "zeros_like": (), "ones_like": ()}, "S0 -> S0, S1 -> S1")
+def _(s: Sketch, target: Any, *arguments: Any) -> None:
+    s.call(target, s.tensor(*s.sizes(2)), *arguments)
+
+
+@cases({"new_full": (0.5,), "new_zeros": (), "new_ones": ()}, "R -> S0, R -> S1")
+def _(s: Sketch, target: Any, *arguments: Any) -> None:
+    s.call(target, s.tensor(*s.sizes(1)), s.sizes(2), *arguments)
+
+
+@case("aten.fill.Scalar", "S0 -> S0")
+def _(s: Sketch) -> None:
+    s.call(aten.fill.Scalar, s.tensor(*s.sizes(1)), 0.5)
+
+
+@case("aten.fill.Tensor", "S0 R -> S0, R P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.fill.Tensor, s.tensor(*s.sizes(1)), s.tensor())

@@ -1,0 +1,47 @@
+"""Every choice of every rule, on random small tensors with random uneven splits, equals the operator on one device."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hap.rules import annotate
+from hap.rules.families import RULES
+from tests.rules import cases_kernels, cases_pointwise, cases_structure  # noqa: F401  fill the list of cases
+from tests.rules.sketch import CASES, Case, Sketch, beside_replicated, faults
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+
+
+def test_every_rule_has_a_case() -> None:
+    """A rule without a proof fails here."""
+    assert sorted(RULES.keys() - {case.rule for case in CASES}) == []
+    assert sorted({case.rule for case in CASES} - RULES.keys()) == []
+
+
+@every_case
+def test_choices(case: Case) -> None:
+    """The exact set of choices, so that a rule that only replicates does not pass."""
+    for seed in range(2):
+        sketch = Sketch(random.Random(seed))
+        case.build(sketch)
+        axes = annotate(sketch.graph)
+        assert axes.replicated == ()
+        assert beside_replicated(axes, case.operator(sketch.graph)) == case.expected
+
+
+@every_case
+@settings(max_examples=6, deadline=None, database=None)
+@given(seed=st.integers(0, 1 << 20), devices=st.integers(1, 4), smallest=st.sampled_from([1, 2]))
+def test_proof(case: Case, seed: int, devices: int, smallest: int) -> None:
+    """Random shapes (sizes of one too), splits with zero and one-unit shares, true partials."""
+    torch.set_num_threads(1)
+    rng = random.Random(seed)
+    sketch = Sketch(rng, smallest)
+    case.build(sketch)
+    axes = annotate(sketch.graph)
+    assert faults(sketch, axes, list(range(len(sketch.graph.operators))), devices, rng) == []
