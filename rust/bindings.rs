@@ -1,6 +1,7 @@
 //! The Python extension module `hap._core`: JSON in, JSON out, and nothing else. See `python/hap/_core.pyi`.
 //!
-//! Every method releases the interpreter's lock while it works, and turns every error of the core into a `ValueError`.
+//! Every method releases the interpreter's lock while it works, and turns every error of the core into a
+//! `ValueError`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +16,7 @@ use crate::program::{Program, Splits};
 use crate::shares::{NamedShares, from_fractions, from_splits};
 use crate::simulate::{Options, simulate};
 use crate::stages::stages;
+use crate::synthesis::solver::{self, Instance, Limits};
 use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
 
@@ -95,10 +97,52 @@ impl PyGraph {
     }
 }
 
+/// Solves a weighted constraint problem exactly.
+#[pyfunction]
+fn solve(py: Python<'_>, problem: &str, limits: &str) -> PyResult<String> {
+    py.detach(|| {
+        let instance = Instance::from_json(problem)
+            .map_err(|error| PyValueError::new_err(format!("the problem cannot be read: {error}")))?;
+        let limits: Limits = parse("limits", limits)?;
+        check_seconds(&limits)?;
+        let solution = solver::solve(&instance.problem, &limits).map_err(value_error)?;
+        write(&Solved {
+            gap: solution.gap(),
+            assignment: solution.assignment,
+            cost: solution.cost,
+            bound: solution.bound,
+            table_entries: solution.table_entries,
+            states: solution.states,
+        })
+    })
+}
+
+/// What [`solve`] gives.
+#[derive(Serialize)]
+struct Solved {
+    assignment: Vec<usize>,
+    cost: f64,
+    bound: f64,
+    gap: f64,
+    table_entries: u64,
+    states: u64,
+}
+
 /// The extension module.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<PyGraph>()
+    module.add_class::<PyGraph>()?;
+    module.add_function(wrap_pyfunction!(solve, module)?)
+}
+
+/// A limit on time must be one that a clock can reach.
+fn check_seconds(limits: &Limits) -> PyResult<()> {
+    match limits.seconds {
+        Some(seconds) if !(0.0..1e9).contains(&seconds) => Err(PyValueError::new_err(format!(
+            "the limit is {seconds} seconds, expected a number from 0 to a billion, or null"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn parse<T: DeserializeOwned>(what: &str, json: &str) -> PyResult<T> {

@@ -52,7 +52,8 @@ pub struct Group {
     pub members: Vec<Member>,
 }
 
-/// Measured cost of a collective over the whole cluster: `latency + bytes / bandwidth`, of the bytes that the slowest rank moves.
+/// Measured cost of a collective over the whole cluster: `latency + bytes / bandwidth`, of the bytes that the
+/// slowest rank moves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CollectiveCost {
@@ -117,7 +118,8 @@ impl Cluster {
         devices
     }
 
-    /// The link that a collective over all devices is bound by: the least bandwidth and the greatest latency of the tree's links.
+    /// The link that a collective over all devices is bound by: the least bandwidth and the greatest latency of the
+    /// tree's links.
     ///
     /// The link of a group with one member joins nothing and does not count, except where the tree has no other.
     pub fn bottleneck(&self) -> Link {
@@ -145,7 +147,8 @@ impl Cluster {
     /// Checks every figure.
     ///
     /// # Errors
-    /// Names the first field that is wrong, by its place in the tree (`root.members[1].memory`), and what was expected.
+    /// Names the first field that is wrong, by its place in the tree (`root.members[1].memory`), and what was
+    /// expected.
     pub fn validate(&self) -> Result<(), ClusterError> {
         if self.format != "hap-cluster-1" {
             let message = format!("format is \"{}\", expected \"hap-cluster-1\"", self.format);

@@ -1,13 +1,14 @@
 //! What instructions cost, for fixed shares. Search, linear program and simulator all ask here.
 //!
-//! * Computation is a roofline: `launch_overhead + max(flops * f / F, bytes / memory_bandwidth)`, with `f` the device's share of the
-//!   axis that the work is shared along (1 where there is none) and `F` its speed for the operator's element type. Of the bytes, those of sharded
-//!   operands and results scale by `f`. A device without a share does nothing, and layout operators cost nothing.
-//! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth are those of the
-//!   cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]).
+//! * Computation is a roofline: `launch_overhead + max(flops * f / F, bytes / memory_bandwidth)`, with `f` the
+//!   device's share of the axis that the work is shared along (1 where there is none) and `F` its speed for the
+//!   operator's element type. Of the bytes, those of sharded operands and results scale by `f`. A device without a
+//!   share does nothing, and layout operators cost nothing.
+//! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth
+//!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]).
 //!
-//! Every cost is an [`Affine`] function of the shares around the given ones, and its value there is the cost itself, so that the
-//! linear program cannot drift from the search.
+//! Every cost is an [`Affine`] function of the shares around the given ones, and its value there is the cost
+//! itself, so that the linear program cannot drift from the search.
 
 use crate::cluster::{Cluster, CollectiveCost, Device, Link, collective_name};
 use crate::graph::{Choice, Graph};
@@ -16,7 +17,8 @@ use crate::program::{Conversion, Implementation};
 use crate::shares::Shares;
 use crate::wellformed::validate_placement;
 
-/// A function of one device's shares: its value at the given shares, and its slopes by axis there (at most two matter).
+/// A function of one device's shares: its value at the given shares, and its slopes by axis there (at most two
+/// matter).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Affine {
     /// Value at the shares that the cost model was made for.
@@ -82,7 +84,8 @@ pub struct CostModel<'a> {
 }
 
 impl<'a> CostModel<'a> {
-    /// Costs of a validated graph on a validated cluster; `shares` has one list per axis, each with one fraction per device.
+    /// Costs of a validated graph on a validated cluster; `shares` has one list per axis, each with one fraction
+    /// per device.
     pub fn new(graph: &'a Graph, cluster: &'a Cluster, shares: &'a Shares) -> Self {
         let devices = cluster.devices();
         assert_eq!(shares.len(), graph.axes.len(), "one list of shares per axis");
@@ -184,7 +187,8 @@ impl<'a> CostModel<'a> {
         (whole, sharded)
     }
 
-    /// The cheapest single step from one placement of a tensor to another; ties go to the earlier of padded, grouped, exchange.
+    /// The cheapest single step from one placement of a tensor to another; ties go to the earlier of padded,
+    /// grouped, exchange.
     ///
     /// `None` where no step leads there, or the tensor cannot lie so.
     pub fn conversion(&self, tensor: usize, from: &[Placement], to: &[Placement]) -> Option<ConversionCost> {
@@ -219,7 +223,8 @@ impl<'a> CostModel<'a> {
             .fold(0.0, f64::max)
     }
 
-    /// Seconds that a collective needs on account of one device; the collective takes as long as the greatest of them.
+    /// Seconds that a collective needs on account of one device; the collective takes as long as the greatest of
+    /// them.
     pub fn collective_affine(
         &self,
         tensor: usize,
@@ -271,8 +276,8 @@ impl<'a> CostModel<'a> {
 
     /// Bytes that a device makes the collective move.
     ///
-    /// Exchanges: what it sends or what it receives, whichever is more. A gather sends its share to all others and receives the
-    /// rest; a scatter of summands sends the shares of all others and receives its own from each.
+    /// Exchanges: what it sends or what it receives, whichever is more. A gather sends its share to all others and
+    /// receives the rest; a scatter of summands sends the shares of all others and receives its own from each.
     fn bytes_moved(
         &self,
         tensor: usize,
@@ -302,8 +307,9 @@ impl<'a> CostModel<'a> {
     }
 }
 
-/// Bytes that a device sends or receives, whichever is more, when its share of one axis becomes its share of another: it sends
-/// `a (1 - b)` and receives `b (1 - a)`. Not affine where the axes differ or not: linearised at the shares.
+/// Bytes that a device sends or receives, whichever is more, when its share of one axis becomes its share of
+/// another: it sends `a (1 - b)` and receives `b (1 - a)`. Not affine where the axes differ or not: linearised at
+/// the shares.
 fn exchange(bytes: f64, source: (usize, f64), target: (usize, f64)) -> Affine {
     let (first, second) = if source.1 >= target.1 {
         (source, target)

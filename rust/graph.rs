@@ -26,7 +26,8 @@ pub struct Tensor {
     pub dtype: String,
     /// Size of the whole tensor in bytes.
     pub bytes: f64,
-    /// Its axes, dimension by dimension, outermost first: indices into [`Graph::axes`]. An *occurrence* is an index into this list.
+    /// Its axes, dimension by dimension, outermost first: indices into [`Graph::axes`]. An *occurrence* is an index
+    /// into this list.
     pub occurrences: Vec<usize>,
     /// Whether partial sums of it make sense (not for booleans).
     pub summable: bool,

@@ -3,13 +3,17 @@
 //! On each device, in bytes:
 //!
 //! * *parameters*: parameters and buffers in the placements that they are stored in, all the time;
-//! * *optimiser*: for each parameter with a gradient, `optimiser_tensors` times its local elements, of its own size but 4 bytes at least;
+//! * *optimiser*: for each parameter with a gradient, `optimiser_tensors` times its local elements, of its own size
+//!   but 4 bytes at least;
 //! * *gradients*: each in its stored placement, from the instruction that makes it to the end of the step;
-//! * *activations*: every other value while it lives. Inputs other than parameters and buffers are the caller's and live all the time, in the placement
-//!   of their input instruction; other values live from the instruction that makes them through their last reader; what an output is read from lives to the end. A converted copy is a value of
-//!   its own. Results of layout operators alias their first operand: no memory of their own, but it lives as long as they do;
+//! * *activations*: every other value while it lives. Inputs other than parameters and buffers are the caller's and
+//!   live all the time, in the placement of their input instruction; other values live from the instruction that
+//!   makes them through their last reader; what an output is read from lives to the end. A converted copy is a
+//!   value of its own. Results of layout operators alias their first operand: no memory of their own, but it lives
+//!   as long as they do;
 //! * *buffers*: the largest communication buffer of any collective, as if it were kept for the whole step:
-//!   padded gathers and scatters hold the largest share once per device and once more; grouped ones hold the tensor once; an exchange holds what is sent and what is received; an all-reduce works in its result.
+//!   padded gathers and scatters hold the largest share once per device and once more; grouped ones hold the tensor
+//!   once; an exchange holds what is sent and what is received; an all-reduce works in its result.
 //!
 //! The peak is that of the sum, over the instructions.
 
@@ -49,7 +53,8 @@ impl MemoryParts {
 pub struct Peak {
     /// What it is made of.
     pub parts: MemoryParts,
-    /// Its change per unit share of each axis of the graph on this device, with the moment of the peak and the sides of the buffer held.
+    /// Its change per unit share of each axis of the graph on this device, with the moment of the peak and the
+    /// sides of the buffer held.
     pub slopes: Vec<f64>,
 }
 

@@ -48,7 +48,8 @@ impl Conversion {
         }
     }
 
-    /// The axis that [`Instruction::Convert`] names: gathered, scattered, sliced or padded; for an all-to-all the one that becomes whole.
+    /// The axis that [`Instruction::Convert`] names: gathered, scattered, sliced or padded; for an all-to-all the
+    /// one that becomes whole.
     ///
     /// `None` too where an occurrence does not exist on the tensor.
     pub fn axis(tensor: &Tensor, from: &[Placement], to: &[Placement]) -> Option<usize> {
@@ -226,7 +227,8 @@ pub(crate) fn value(tensor: &str, placement: &[Placement]) -> String {
     format!("%{tensor}:{placement}")
 }
 
-/// Units that each device gets, by the name of the axis. Each list has one number per device, summing to the axis' size.
+/// Units that each device gets, by the name of the axis. Each list has one number per device, summing to the axis'
+/// size.
 pub type Splits = BTreeMap<String, Vec<u64>>;
 
 /// A distributed program.

@@ -22,7 +22,8 @@ pub struct SharesError(String);
 /// The fractions that integer splits stand for.
 ///
 /// # Errors
-/// An axis without a split, an unknown axis, a list that does not have one number per device or does not sum to the axis' size.
+/// An axis without a split, an unknown axis, a list that does not have one number per device or does not sum to the
+/// axis' size.
 pub fn from_splits(graph: &Graph, devices: usize, splits: &Splits) -> Result<Shares, SharesError> {
     by_axis(graph, devices, splits, |name, size, units| {
         let total = units.iter().try_fold(0u64, |total, unit| total.checked_add(*unit));
@@ -38,8 +39,8 @@ pub fn from_splits(graph: &Graph, devices: usize, splits: &Splits) -> Result<Sha
 /// Real fractions by the index of the axis.
 ///
 /// # Errors
-/// An axis without shares, an unknown axis, a list that does not have one number per device, holds a negative number, or does
-/// not sum to one.
+/// An axis without shares, an unknown axis, a list that does not have one number per device, holds a negative
+/// number, or does not sum to one.
 pub fn from_fractions(graph: &Graph, devices: usize, shares: &NamedShares) -> Result<Shares, SharesError> {
     by_axis(graph, devices, shares, |name, _, fractions| {
         if let Some(wrong) = fractions

@@ -3,19 +3,21 @@
 //! Each device has a computation and a communication stream, and takes the program's instructions in order.
 //!
 //! * An operator starts when the device's computation stream is free and its operands are there.
-//! * A device *reaches* a collective when its computation stream has done all that stands before it (and the operand is there, if
-//!   it is the result of another collective). The collective starts when all devices have reached it and the one before it has ended. It
-//!   occupies the communication stream for its `t` seconds, and takes the part `1 - overlap` of the computation stream meanwhile: what is
-//!   computed at that time proceeds at the rate `overlap`. So it costs the computation stream `(1 - overlap) * t`.
+//! * A device *reaches* a collective when its computation stream has done all that stands before it (and the
+//!   operand is there, if it is the result of another collective). The collective starts when all devices have
+//!   reached it and the one before it has ended. It occupies the communication stream for its `t` seconds, and
+//!   takes the part `1 - overlap` of the computation stream meanwhile: what is computed at that time proceeds at
+//!   the rate `overlap`. So it costs the computation stream `(1 - overlap) * t`.
 //! * A reader of a collective's result waits for its end; a device that need not read it goes on.
-//! * What costs nothing (layout operators, slices, devices without a share) occupies no stream; its result is there with its operand.
+//! * What costs nothing (layout operators, slices, devices without a share) occupies no stream; its result is there
+//!   with its operand.
 //!
-//! A collective can only start after this device has reached it, so nothing that stands before it in the program is slowed by it: one pass in
-//! program order suffices, and no queue of events is needed.
+//! A collective can only start after this device has reached it, so nothing that stands before it in the program is
+//! slowed by it: one pass in program order suffices, and no queue of events is needed.
 //!
-//! **Lower bound.** On each device `seconds >= compute_d + (1 - overlap) * communication`, and `seconds >= communication`, since collectives
-//! follow each other. Hence for weights `w` that sum to one and `theta` in `[0, 1]`:
-//! `theta * sum_d w_d compute_d + (1 - theta * overlap) * communication <= seconds`.
+//! **Lower bound.** On each device `seconds >= compute_d + (1 - overlap) * communication`, and `seconds >=
+//! communication`, since collectives follow each other. Hence for weights `w` that sum to one and `theta` in `[0,
+//! 1]`: `theta * sum_d w_d compute_d + (1 - theta * overlap) * communication <= seconds`.
 
 use serde::{Deserialize, Serialize};
 

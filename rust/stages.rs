@@ -1,9 +1,11 @@
-//! The data of the linear program over the shares: a program's step as a sum of stages, each a maximum over the devices of affine terms.
+//! The data of the linear program over the shares: a program's step as a sum of stages, each a maximum over the
+//! devices of affine terms.
 //!
-//! A *stage* is a collective, or all computation between two collectives: devices wait for each other only there. Each term is linearised at given
-//! shares ([`crate::cost::Affine`]): its value there is the device's exact cost, so the stages' maxima sum to the exact sum there. With no overlap, and
-//! where the next operator after each collective reads its result, that is the simulated time. Memory is linearised likewise, at the
-//! moment of each device's peak.
+//! A *stage* is a collective, or all computation between two collectives: devices wait for each other only there.
+//! Each term is linearised at given shares ([`crate::cost::Affine`]): its value there is the device's exact cost,
+//! so the stages' maxima sum to the exact sum there. With no overlap, and where the next operator after each
+//! collective reads its result, that is the simulated time. Memory is linearised likewise, at the moment of each
+//! device's peak.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,10 @@
 //! The validator of programs: proves that a program computes what its graph asks for, instruction by instruction.
 //!
-//! A *property* (tensor, placement) says that the devices together hold the tensor in that placement. The validator keeps the
-//! set of properties that are there, checks that each instruction finds what it needs and is one that the graph offers, and that the goal is
-//! reached in the end: every output in a placement that is allowed for it.
+//! A *property* (tensor, placement) says that the devices together hold the tensor in that placement. The validator
+//! keeps the set of properties that are there, checks that each instruction finds what it needs and is one that the
+//! graph offers, and that the goal is reached in the end: every output in a placement that is allowed for it.
+
+mod steps;
 
 use rustc_hash::FxHashMap;
 
@@ -10,6 +12,8 @@ use crate::graph::{Graph, InputKind, OutputKind};
 use crate::placement::{Placement, Placements};
 use crate::program::{Conversion, Implementation, Instruction, Program};
 use crate::wellformed::{Names, validate_placement};
+
+pub use steps::{Step, ValidProgram, Value};
 
 /// A program does not compute its graph.
 #[derive(Debug, thiserror::Error)]
@@ -32,65 +36,6 @@ pub enum ProgramError {
         /// What is missing.
         message: String,
     },
-}
-
-/// A tensor in a placement that a program makes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Value {
-    /// Index into [`Graph::tensors`].
-    pub tensor: usize,
-    /// How it lies.
-    pub placements: Placements,
-}
-
-/// An instruction with indices in place of names. Reads and writes are indices into [`ValidProgram::values`].
-#[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// An input is there.
-    Input {
-        /// Index into [`Graph::inputs`].
-        input: usize,
-        /// The value.
-        write: usize,
-    },
-    /// An operator is applied.
-    Compute {
-        /// Index into [`Graph::operators`].
-        operator: usize,
-        /// Index into the operator's choices.
-        choice: usize,
-        /// Its operands.
-        reads: Vec<usize>,
-        /// Its results.
-        writes: Vec<usize>,
-    },
-    /// A tensor gains a placement.
-    Convert {
-        /// How.
-        conversion: Conversion,
-        /// How the collective is carried out.
-        implementation: Option<Implementation>,
-        /// The placement that is there.
-        read: usize,
-        /// The placement that is gained.
-        write: usize,
-    },
-    /// An output is read.
-    Output {
-        /// Index into [`Graph::outputs`].
-        output: usize,
-        /// The value.
-        read: usize,
-    },
-}
-
-/// A program that was proven right, in a form that is quick to walk.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ValidProgram {
-    /// Everything that is ever there.
-    pub values: Vec<Value>,
-    /// The instructions, in order.
-    pub steps: Vec<Step>,
 }
 
 /// Checks a program against its (validated) graph.

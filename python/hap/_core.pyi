@@ -6,7 +6,7 @@ The formats are those of ``rust/graph.rs`` (``hap-graph-1``), ``rust/cluster.rs`
 
 from typing import final
 
-__all__ = ["Graph"]
+__all__ = ["Graph", "solve"]
 
 @final
 class Graph:
@@ -27,8 +27,8 @@ class Graph:
         Returns:
             ``{"seconds", "compute": [seconds per device], "communication": seconds, "memory": [bytes per device],
             "memory_parts": [{"parameters", "gradients", "optimiser", "activations", "buffers"}],
-            "timeline": [{"device", "stream": "computation" | "communication", "name", "start", "end"}]}``, the last only
-            if asked for.
+            "timeline": [{"device", "stream": "computation" | "communication", "name", "start", "end"}]}``, the last
+            only if asked for.
         """
 
     def stages(self, cluster: str, program: str, shares: str, options: str = "{}") -> str:
@@ -41,10 +41,23 @@ class Graph:
             options: as for :meth:`simulate`.
 
         Returns:
-            ``{"stages": [{"kind": "compute" | "collective", "name", "devices": [term]}], "memory": [term per device]}`` with
-            ``term = {"constant", "slopes": {axis name: change per unit share}}``. The step is about the sum over stages of
-            the maximum over devices.
+            ``{"stages": [{"kind": "compute" | "collective", "name", "devices": [term]}], "memory": [term per
+            device]}`` with ``term = {"constant", "slopes": {axis name: change per unit share}}``. The step is about
+            the sum over stages of the maximum over devices.
         """
 
     def validate(self, program: str) -> None:
         """Proves that a program computes this graph; the error names the instruction and what is missing."""
+
+def solve(problem: str, limits: str) -> str:
+    """Solves a weighted constraint problem exactly.
+
+    Args:
+        problem: ``hap-cfn-1``: ``{"format", "name", "domains": [labels per variable], "factors": [{"scope",
+            "costs"}]}``, costs row-major, ``null`` for infinite.
+        limits: ``{"table_entries": n, "work": n, "seconds": null | s}``; absent ones take their defaults.
+
+    Returns:
+        ``{"assignment": [label per variable], "cost", "bound", "gap", "table_entries", "states"}``; the gap is 0
+        where the assignment is proven optimal.
+    """

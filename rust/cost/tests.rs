@@ -24,7 +24,8 @@ fn close(found: f64, expected: f64) {
     );
 }
 
-/// Costs of the product on devices with these FLOP/s (ten times that is their memory bandwidth, a microsecond their launch overhead).
+/// Costs of the product on devices with these FLOP/s (ten times that is their memory bandwidth, a microsecond their
+/// launch overhead).
 fn with_costs(flops: &[f64], shares: Shares, check: impl FnOnce(&CostModel)) {
     let (graph, cluster) = (product(), cluster(flops, BANDWIDTH, LATENCY));
     check(&CostModel::new(&graph, &cluster, &shares));

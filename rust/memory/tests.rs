@@ -46,7 +46,8 @@ const DATA_PARALLEL: [&str; 9] = [
 fn data_parallelism_keeps_whole_parameters() {
     let graph = product(|_| {});
     let whole = 256.0;
-    // The peak: the gradient is there as partial sums and reduced; x, t, y and t's copy live too, the last until g is made.
+    // The peak: the gradient is there as partial sums and reduced; x, t, y and t's copy live too, the last until g
+    // is made.
     let expected = |share: f64| MemoryParts {
         parameters: whole,
         gradients: whole,
@@ -81,7 +82,8 @@ fn sharded_storage_shrinks_parameters_gradients_and_optimiser() {
         (parts.activations, parts.gradients),
         (128.0 + 256.0 + 128.0 + 128.0 + 256.0, 0.0)
     );
-    // Padded: the largest share once per device and once more. That is more than the exchange's whole tensor and three shares.
+    // Padded: the largest share once per device and once more. That is more than the exchange's whole tensor and
+    // three shares.
     assert_eq!(parts.buffers, f64::max(4.0 * 128.0, 256.0 + 3.0 * 128.0));
     assert_eq!(
         peak(&graph, &lines, 1, 2).buffers,

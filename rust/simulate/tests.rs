@@ -7,7 +7,8 @@ use crate::testing::{GraphBuilder, Random, cluster, perceptron, program, random_
 use crate::validate::validate;
 use proptest::prelude::*;
 
-/// Operators are bound by their flops: `first` of 4 and `second` of 2 seconds on a device of one FLOP/s; `first`'s result can be partial.
+/// Operators are bound by their flops: `first` of 4 and `second` of 2 seconds on a device of one FLOP/s; `first`'s
+/// result can be partial.
 fn graph() -> Graph {
     let mut builder = GraphBuilder::new(&[("batch", 8)]);
     let x = builder.input(InputKind::Input, "x", &[0]);

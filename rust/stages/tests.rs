@@ -80,7 +80,8 @@ proptest! {
         let stages = stages(&graph, &cluster, &shares, &valid, 2);
         let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
         prop_assert!(step.seconds <= total(&graph, &shares, &stages) * (1.0 + 1e-9));
-        // By device, all stages of computation make up its computation; by the greatest, all collectives the communication.
+        // By device, all stages of computation make up its computation; by the greatest, all collectives the
+        // communication.
         let shares = named(&graph, &shares);
         let of_kind = |kind| stages.stages.iter().filter(move |stage| stage.kind == kind);
         for device in 0..devices {

@@ -1,4 +1,5 @@
-//! Runs a program of [`super::perceptron`] numerically, all devices in turn: an oracle for the validator that knows nothing of choices.
+//! Runs a program of [`super::perceptron`] numerically, all devices in turn: an oracle for the validator that knows
+//! nothing of choices.
 //!
 //! A local piece is an array of the whole tensor's shape: a shard is zero outside of the device's share.
 

@@ -169,7 +169,8 @@ pub const MATMUL: [&str; 5] = ["S0 R -> S0", "R S1 -> S1", "S1 S0 -> P", "P R ->
 /// Choices of a linear pointwise operator on a matrix.
 pub const POINTWISE: [&str; 3] = ["S0 -> S0", "S1 -> S1", "P -> P"];
 
-/// A perceptron `x -> x w1 -> relu -> h w2 -> sum`, forward and backward, its layers `layers` pairs deep; axes batch, hidden, inner.
+/// A perceptron `x -> x w1 -> relu -> h w2 -> sum`, forward and backward, its layers `layers` pairs deep; axes
+/// batch, hidden, inner.
 pub fn perceptron(layers: usize, [batch, hidden, inner]: [u64; 3]) -> Graph {
     // Products `i k, k j -> i j`, `k i, k j -> i j` and `i k, j k -> i j`.
     const TRANSPOSED_FIRST: [&str; 5] = ["S0 S0 -> P", "S1 R -> S0", "R S1 -> S1", "R P -> P", "P R -> P"];

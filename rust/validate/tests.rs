@@ -204,29 +204,30 @@ fn errors_name_the_instruction_and_what_is_missing() {
 #[test]
 fn names_and_axes_must_be_the_graphs() {
     let graph = product();
-    let mut edits: Vec<(Box<dyn Fn(&mut Instruction)>, &str)> = Vec::new();
+    type Edit = fn(&mut Instruction);
+    let mut edits: Vec<(Edit, &str)> = Vec::new();
     edits.push((
-        Box::new(|instruction| {
+        |instruction| {
             if let Instruction::Compute { target, .. } = instruction {
                 *target = "aten.add".into();
             }
-        }),
+        },
         "is test.y, not aten.add",
     ));
     edits.push((
-        Box::new(|instruction| {
+        |instruction| {
             if let Instruction::Compute { axis, .. } = instruction {
                 *axis = Some("k".into());
             }
-        }),
+        },
         "offers no such choice",
     ));
     edits.push((
-        Box::new(|instruction| {
+        |instruction| {
             if let Instruction::Compute { inputs, .. } = instruction {
                 inputs.swap(0, 1);
             }
-        }),
+        },
         "the operands differ",
     ));
     for (edit, what) in edits {
