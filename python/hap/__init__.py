@@ -4,6 +4,23 @@ from hap import errors
 from hap.cluster import Cluster, Device, Link
 from hap.planning.api import plan
 from hap.planning.plan import Plan
+from hap.runtime.check import CheckResult, check
+from hap.runtime.module import parallelize
+from hap.runtime.sampler import DistributedSampler
+from hap.runtime.sharded_tensor import ShardedTensor
 from hap.trace import trace
 
-__all__ = ["Cluster", "Device", "Link", "Plan", "errors", "plan", "trace"]
+__all__ = [
+    "CheckResult",
+    "Cluster",
+    "Device",
+    "DistributedSampler",
+    "Link",
+    "Plan",
+    "ShardedTensor",
+    "check",
+    "errors",
+    "parallelize",
+    "plan",
+    "trace",
+]

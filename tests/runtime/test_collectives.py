@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from conversions import COLLECTIVES, LOCAL, case
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from launch import Launcher
 
 from hap.runtime import collectives, lockstep
 from hap.runtime.group import Group
+from tests.runtime.conversions import COLLECTIVES, LOCAL, case
+from tests.runtime.launch import Launcher
 
 SEEDS = st.integers(0, 2**32)
 
@@ -18,7 +18,6 @@ def same(result: torch.Tensor, expected: torch.Tensor) -> bool:
     return result.dtype == expected.dtype and torch.equal(result, expected)
 
 
-@settings(max_examples=200, deadline=None)
 @given(kind=st.sampled_from(COLLECTIVES), ranks=st.integers(1, 5), seed=SEEDS)
 def test_collective_in_memory(kind: str, ranks: int, seed: int) -> None:
     example = case(kind, ranks, seed)
@@ -31,7 +30,6 @@ def test_collective_in_memory(kind: str, ranks: int, seed: int) -> None:
         assert torch.equal(tensor, copy), "a collective wrote to its input"
 
 
-@settings(max_examples=100, deadline=None)
 @given(kind=st.sampled_from(LOCAL), ranks=st.integers(1, 5), seed=SEEDS)
 def test_local_step(kind: str, ranks: int, seed: int) -> None:
     example = case(kind, ranks, seed)

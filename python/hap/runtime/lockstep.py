@@ -40,18 +40,18 @@ class Here:
         raise AssertionError(f"{name} was called in a lock-step run")
 
 
-def interpret(module: fx.GraphModule, arguments: Sequence[Any], rank: int) -> Run:
+def interpret(graph: fx.Graph, arguments: Sequence[Any], rank: int) -> Run:
     """The graph's run on one rank as a generator that yields the requests of its collectives.
 
     Values are freed after their last use. Returns what the graph returns.
     """
     last: dict[fx.Node, fx.Node] = {}
-    for node in module.graph.nodes:
+    for node in graph.nodes:
         for used in node.all_input_nodes:
             last[used] = node
     values: dict[fx.Node, Any] = {}
     inputs = iter(arguments)
-    for node in module.graph.nodes:
+    for node in graph.nodes:
         if node.op == "placeholder":
             values[node] = next(inputs)
             continue

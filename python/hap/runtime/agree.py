@@ -1,0 +1,143 @@
+"""What ranks settle before they move data: who they are, that they hold the same, and what rank 0 decides.
+
+Everything here goes over a *control* group on the CPUs, so that no accelerator has to be waited for. Every function is
+called by all ranks; where one rank has an error, all ranks raise, so that none waits for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from hap.errors import CommunicationError, HapError, RuntimeMismatchError
+
+T = TypeVar("T")
+
+
+class Control:
+    """The ranks of a job, for small messages.
+
+    Args:
+        process_group: the ranks that run the plan; ``None`` for a job of one process without a group.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup | None) -> None:
+        self.rank = 0 if process_group is None else dist.get_rank(process_group)
+        self.size = 1 if process_group is None else dist.get_world_size(process_group)
+        if process_group is not None and dist.get_backend(process_group) != "gloo":
+            process_group = dist.new_group(dist.get_process_group_ranks(process_group), backend="gloo")
+        self.group = process_group
+
+    def gather(self, value: T, what: str) -> list[T]:
+        """Every rank's value, by rank. ``what`` stands in errors."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        self._carry_out(what, lambda: dist.all_gather_object(values, value, group=self.group))
+        return values
+
+    def numbers(self, value: Sequence[int], what: str) -> list[tuple[int, ...]]:
+        """Every rank's few whole numbers, by rank; as many from each. Cheaper than :meth:`gather`."""
+        if self.size == 1:
+            return [tuple(value)]
+        mine = torch.tensor(value, dtype=torch.int64)
+        received = torch.empty(self.size * len(value), dtype=torch.int64)
+        parts = list(received.chunk(self.size))
+        self._carry_out(what, lambda: dist.all_gather(parts, mine, group=self.group))
+        return [tuple(part) for part in received.view(self.size, len(value)).tolist()]
+
+    def settle(self, make: Callable[[], T], what: str) -> T:
+        """What rank 0 makes, on all ranks. An error of rank 0 is raised on all ranks."""
+        answer: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                answer = [make(), None]
+            except Exception as error:
+                answer = [None, error]
+        if self.size > 1:
+            sent = [answer[0], None if answer[1] is None else _portable(answer[1])]
+            self._carry_out(what, lambda: dist.broadcast_object_list(sent, group_src=0, group=self.group))
+            answer = answer if self.rank == 0 else sent
+        if answer[1] is not None:
+            raise answer[1]
+        return answer[0]  # type: ignore[no-any-return]
+
+    def together(self, make: Callable[[], T], what: str) -> T:
+        """What each rank makes for itself. Where one fails all raise: it its own error, the others one naming it."""
+        result: Any = None
+        failure: Exception | None = None
+        try:
+            result = make()
+        except Exception as error:
+            failure = error
+        failures = self.gather(None if failure is None else f"{type(failure).__name__}: {failure}", what)
+        if failure is not None:
+            raise failure
+        failed = [rank for rank, message in enumerate(failures) if message is not None]
+        if failed:
+            raise RuntimeMismatchError(f"{what} failed on {ranks_text(failed)}: {failures[failed[0]]}")
+        return result  # type: ignore[no-any-return]
+
+    def same(self, values: dict[str, str], what: str) -> None:
+        """Check that all ranks hold the same values.
+
+        Raises:
+            RuntimeMismatchError: they differ, on all ranks; names what differs and the ranks.
+        """
+        everybody = self.gather(values, what)
+        for key in values:
+            held: dict[str, list[int]] = {}
+            for rank, theirs in enumerate(everybody):
+                held.setdefault(theirs.get(key, "nothing"), []).append(rank)
+            if len(held) > 1:
+                sides = "; ".join(f"{ranks_text(ranks)}: {value}" for value, ranks in held.items())
+                raise RuntimeMismatchError(f"the ranks differ in {key} ({what}): {sides}. All ranks must run the same.")
+
+    def _carry_out(self, what: str, communicate: Callable[[], Any]) -> None:
+        try:
+            communicate()
+        except RuntimeError as error:
+            raise CommunicationError(
+                f"{what} failed on rank {self.rank} of ranks 0 to {self.size - 1}: {error}. "
+                "Most often another rank has stopped: look for the first error among all ranks."
+            ) from error
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """``rank 1`` or ``ranks 0, 2``."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
+
+
+def _portable(error: Exception) -> Exception:
+    """The error as it can be sent: hap's own as they are, others by their text."""
+    kind = type(error) if isinstance(error, HapError) else HapError
+    text = str(error) if isinstance(error, HapError) else f"{type(error).__name__}: {error}"
+    return kind(f"{text} (on rank 0)")
+
+
+def process_group(devices: int) -> dist.ProcessGroup | None:
+    """The process group to run on: the one that exists, else one from the environment that ``torchrun`` sets.
+
+    Without either the job is this process alone, and the result is ``None``.
+
+    Raises:
+        RuntimeMismatchError: the number of processes is not the number of devices.
+    """
+    if not dist.is_available():
+        size, group = 1, None
+    else:
+        if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            dist.init_process_group()
+        group = dist.group.WORLD if dist.is_initialized() else None
+        size = 1 if group is None else dist.get_world_size(group)
+    if size != devices:
+        plural = "" if size == 1 else "s"
+        raise RuntimeMismatchError(
+            f"the job has {size} process{'' if size == 1 else 'es'}, but devices= lists {devices}: "
+            f"start one process per device (torchrun --nproc-per-node {devices}), or list {size} device{plural}"
+        )
+    return group

@@ -1,0 +1,297 @@
+"""``hap.check``: do the distributed programs of a module compute what the module computes?"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from hap.cluster import Cluster
+from hap.errors import HapError
+from hap.graph import Graph, OutputKind
+from hap.program import Compute, Program, Splits
+from hap.runtime.emulate import Emulated, emulate
+
+if TYPE_CHECKING:
+    from hap.cluster import Device
+    from hap.rules import AxisGraph
+    from hap.trace.outputs import OutputSpec
+
+Reference = dict[tuple["OutputKind", str], "torch.Tensor | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What :func:`check` found.
+
+    Attributes:
+        error: the largest of :attr:`errors`.
+        errors: by name of the loss, output, buffer, or of the parameter or input that a gradient belongs to, over all
+            programs: the norm of the difference over the tensor's own norm, or over a thousandth of the norm of all
+            gradients together where that is larger (some gradients are zero in exact arithmetic).
+        sharded_flops: share of the FLOPs in instructions that the devices share, on average over the programs.
+        replicated: operators without a rule, which every device computes whole.
+        programs: number of programs that were run.
+    """
+
+    error: float
+    errors: dict[str, float]
+    sharded_flops: float
+    replicated: tuple[str, ...]
+    programs: int
+
+
+def check(
+    module: nn.Module,
+    *,
+    devices: Cluster | Sequence[Device | str],
+    example_inputs: Sequence[Any] = (),
+    example_kwargs: Mapping[str, Any] | None = None,
+    programs: Literal["random", "optimal"] = "random",
+    seed: int = 0,
+    count: int = 1,
+    splits: Literal["random"] | Splits | None = None,
+    forbidden_axes: Sequence[str] = (),
+) -> CheckResult:
+    """Run distributed programs of a module in this process and compare them with the module on one device.
+
+    All devices run in lock-step in this process, on float64 copies of the module and the inputs; the module itself is
+    left as it is. The reference is the module run eagerly. With dropout on it is the traced graph run on one device
+    instead (:mod:`hap.interpret`), because eager PyTorch draws other random numbers.
+
+    Args:
+        module: the module, with its parameters in memory.
+        devices: the cluster; only the number and speed of its devices matter here.
+        example_inputs: positional arguments of a call of the module.
+        example_kwargs: keyword arguments likewise.
+        programs: ``random``: synthesis under random costs, which visits parts of the space that no optimum does;
+            ``optimal``: the plan that :func:`hap.plan` makes.
+        seed: seed of random programs, splits and output gradients.
+        count: number of random programs.
+        splits: units of each axis by device; ``"random"`` for new ones for each program, with shares of zero; ``None``
+            for shares in proportion to speed (random programs) or the plan's.
+        forbidden_axes: names of axes that nothing may be sharded along.
+
+    Raises:
+        HapError: an argument does not fit; an axis does not exist.
+        TraceError: the module cannot be captured.
+    """
+    from hap import interpret
+    from hap.rules import annotate
+    from hap.trace import trace
+
+    if not isinstance(module, nn.Module):
+        raise HapError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    cluster = Cluster.of(devices)
+    precise, args, kwargs = _double(module, tuple(example_inputs), dict(example_kwargs or {}))
+    graph = trace(precise, args, kwargs)
+    axes = annotate(graph)
+    _check_names(axes, forbidden_axes, splits)
+    tangents = _tangents(graph, seed)
+    values = {
+        tensor: value.clone()
+        for tensor, value in interpret.bind(graph, precise, args, kwargs, tangents=tangents).items()
+    }
+    if any(entry.kind == "rng" for entry in graph.inputs):
+        reference = interpret.run(graph, values)
+    else:
+        reference = _eager(graph, precise, args, kwargs, tangents)
+
+    ranks = len(cluster.devices)
+    floor = 1e-3 * _norm([value for (kind, _), value in reference.items() if kind == "gradient"])
+    errors: dict[str, float] = {}
+    shares = []
+    for program, units in _programs(axes, cluster, programs, seed, count, splits, tuple(forbidden_axes)):
+        for output in emulate(axes, program, units, ranks, values):
+            name = _label(output, graph)
+            errors[name] = max(errors.get(name, 0.0), _error(output, reference[output.kind, output.name], floor))
+        shares.append(sharded_flops(axes, program))
+    return CheckResult(
+        max(errors.values(), default=0.0),
+        errors,
+        sum(shares) / len(shares),
+        tuple(graph.operators[index].name for index in axes.replicated),
+        len(shares),
+    )
+
+
+def sharded_flops(axes: AxisGraph, program: Program) -> float:
+    """Share of a program's FLOPs in instructions that the devices share; 1.0 where there are none at all."""
+    flops = {operator.name: count for operator, count in zip(axes.graph.operators, axes.flops, strict=True)}
+    computes = [instruction for instruction in program.instructions if isinstance(instruction, Compute)]
+    total = sum(flops[one.operator] for one in computes)
+    return sum(flops[one.operator] for one in computes if one.axis is not None) / total if total else 1.0
+
+
+def _double(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Copies in float64."""
+
+    def precise(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        copied = value.detach().clone()
+        copied = copied.double() if copied.is_floating_point() else copied
+        return copied.requires_grad_(value.requires_grad)
+
+    copied = copy.deepcopy(module).double()
+    copied.zero_grad()
+    return copied, pytree.tree_map(precise, args), pytree.tree_map(precise, kwargs)
+
+
+def _check_names(axes: AxisGraph, forbidden: Sequence[str], splits: Any) -> None:
+    known = [axis.name for axis in axes.axes]
+    named = [*forbidden, *(splits if isinstance(splits, dict) else ())]
+    for name in named:
+        if name not in known:
+            raise HapError(f'the module has no axis "{name}"; it has: {", ".join(known)}')
+
+
+def _tangents(graph: Graph, seed: int) -> dict[str, torch.Tensor]:
+    """Gradients of the differentiable outputs: 1 for scalars, random numbers for the others."""
+    generator = torch.Generator().manual_seed(seed)
+    tangents = {}
+    for entry in graph.inputs:
+        if entry.kind == "tangent":
+            tensor = graph.tensors[entry.tensor]
+            value = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+            tangents[entry.name] = (torch.ones_like(value) if not tensor.shape else value).to(tensor.dtype)
+    return tangents
+
+
+def _eager(
+    graph: Graph, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tangents: dict[str, torch.Tensor]
+) -> Reference:
+    """The outputs of the module itself, by kind and name."""
+    from hap.trace.inputs import flatten_inputs
+
+    with torch.enable_grad():
+        tensors = flatten_like(graph.output_spec, module(*args, **kwargs))
+    results: Reference = {}
+    outputs = [entry for entry in graph.outputs if entry.kind in ("loss", "output")]
+    for entry, tensor in zip(outputs, tensors, strict=True):
+        results[entry.kind, entry.name] = tensor.detach()
+    roots = [tensor for entry, tensor in zip(outputs, tensors, strict=True) if entry.name in tangents]
+    if roots:
+        torch.autograd.backward(roots, [tangents[entry.name] for entry in outputs if entry.name in tangents])
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    flat, names, _ = flatten_inputs(args, kwargs)
+    inputs = dict(zip(names, flat, strict=True))
+    for entry in graph.outputs:
+        if entry.kind == "gradient":
+            results[entry.kind, entry.name] = parameters[entry.name].grad
+        elif entry.kind == "buffer":
+            results[entry.kind, entry.name] = buffers[entry.name]
+        elif entry.kind == "input_gradient":
+            results[entry.kind, entry.name] = inputs[entry.name].grad
+    return results
+
+
+def flatten_like(spec: OutputSpec, output: Any) -> list[torch.Tensor]:
+    """The tensors of a module's output in the order of the graph's, by the structure that the trace has found."""
+    found: dict[int, torch.Tensor] = {}
+
+    def walk(spec: OutputSpec, value: Any) -> None:
+        if spec.kind == "tensor":
+            found[spec.index] = value
+        for key, child in spec.children:
+            walk(child, getattr(value, key) if spec.kind == "dataclass" else value[key])
+
+    walk(spec, output)
+    return [found[index] for index in sorted(found)]
+
+
+def _programs(
+    axes: AxisGraph,
+    cluster: Cluster,
+    kind: str,
+    seed: int,
+    count: int,
+    splits: Literal["random"] | Splits | None,
+    forbidden: tuple[str, ...],
+) -> list[tuple[Program, Splits]]:
+    """The programs to run, with their splits."""
+    from hap._core import Graph as CoreGraph
+    from hap.balance import largest_remainder
+    from hap.planning import plan_axes
+
+    ranks = len(cluster.devices)
+    sizes = {axis.name: axis.size for axis in axes.axes}
+    speeds = [device.flops.get("float32", device.flops["default"]) for device in cluster.devices]
+    shares = [speed / sum(speeds) for speed in speeds]
+    core = CoreGraph(axes.to_json())
+    found = []
+    for number in range(count if kind == "random" or splits == "random" else 1):
+        generator = random.Random(f"{seed}.{number}")
+        if splits == "random":
+            units = {name: random_units(size, ranks, generator) for name, size in sizes.items()}
+        else:
+            units = {name: largest_remainder(shares, size) for name, size in sizes.items()} | (splits or {})
+        if kind == "random":
+            request = {
+                "splits": units,
+                "constraints": {"forbidden_axes": list(forbidden)},
+                "random": generator.getrandbits(32),
+            }
+            reply = core.synthesise(cluster.to_json(), msgspec.json.encode(request).decode())
+            found.append((msgspec.json.decode(reply, type=_Reply).program, units))
+        elif kind == "optimal":
+            fixed = units if splits is not None else {}
+            plan = plan_axes(axes, cluster, forbidden_axes=forbidden, splits=fixed)
+            found.append((plan.program, plan.splits))
+        else:
+            raise HapError(f'programs="{kind}": expected "random" or "optimal"')
+    return found
+
+
+class _Reply(msgspec.Struct):
+    program: Program
+
+
+def random_units(total: int, ranks: int, generator: random.Random) -> list[int]:
+    """Units of each rank, summing to ``total``: often zero or one for some."""
+    units = [0] * ranks
+    allowed = [rank for rank in range(ranks) if generator.random() < 0.7] or [generator.randrange(ranks)]
+    for _ in range(total):
+        units[generator.choice(allowed)] += 1
+    return units
+
+
+def _label(output: Emulated, graph: Graph) -> str:
+    """The output's name; with its kind where another output bears the same."""
+    same = sum(entry.name == output.name for entry in graph.outputs)
+    name = output.name or output.kind
+    return name if same == 1 else f"{name} ({output.kind})"
+
+
+def _error(output: Emulated, expected: torch.Tensor | None, floor: float) -> float:
+    worst = 0.0
+    for copied in output.copies:
+        if expected is None:
+            # The module gives no gradient where the graph gives zeros.
+            expected = torch.zeros_like(copied)
+        difference = _norm([copied.detach().to(_wide(copied)) - expected.detach().to(_wide(expected))])
+        scale = max(_norm([expected]), floor)
+        error = difference / scale if scale else (0.0 if difference == 0.0 else float("inf"))
+        # NaN compares as unequal to everything, itself included.
+        worst = max(worst, error if error == error else float("inf"))
+    return worst
+
+
+def _wide(tensor: torch.Tensor) -> torch.dtype:
+    return torch.complex128 if tensor.is_complex() else torch.float64
+
+
+def _norm(tensors: Sequence[torch.Tensor | None]) -> float:
+    """Norm of several tensors together."""
+    squares = [float(t.detach().to(_wide(t)).abs().square().sum()) for t in tensors if t is not None]
+    return float(sum(squares) ** 0.5)

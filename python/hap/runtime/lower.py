@@ -1,0 +1,261 @@
+"""Lowering: from a program to what one rank runs, a ``torch.fx`` graph for the forward and one for the backward.
+
+Every compute instruction becomes the calls of its local code, every conversion a call of
+:mod:`hap.runtime.collectives`. Graphs run as generated straight-line code that frees each value after its last use and
+takes its arguments boxed: as one list that it empties, so that saved values are freed as the backward uses them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from operator import getitem
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.fx.graph import _BoxedCodeGen
+
+from hap.placement import Shard, parse
+from hap.program import Convert, Placements, Program, Splits
+from hap.rules.local import Value, replace_values
+from hap.runtime import collectives
+from hap.runtime.collectives import Along
+from hap.runtime.placing import along
+from hap.runtime.schedule import Apply, Asked, Given, Property, Schedule, Step, arrange
+
+if TYPE_CHECKING:
+    from hap.rules import AxisGraph
+
+
+@dataclass(frozen=True)
+class LocalProgram:
+    """What one rank runs.
+
+    ``forward`` takes ``[*inputs, group]`` and returns ``[*outputs, *saved]``; ``backward`` takes
+    ``[*saved, *tangents, group]`` and returns the gradients. Both take one list, which they empty.
+
+    Attributes:
+        rank: this rank.
+        forward_graph: the forward's graph.
+        backward_graph: the backward's; ``None`` where there is nothing to differentiate.
+        inputs, tangents: what they take, with the placements in which it must be.
+        outputs, gradients: what they return, with its placements.
+        saved: what crosses from one to the other; only what this rank uses.
+    """
+
+    rank: int
+    forward_graph: fx.Graph
+    backward_graph: fx.Graph | None
+    inputs: tuple[Given, ...]
+    tangents: tuple[Given, ...]
+    outputs: tuple[Asked, ...]
+    gradients: tuple[Asked, ...]
+    saved: tuple[Property, ...]
+
+    @cached_property
+    def forward(self) -> fx.GraphModule:
+        """The forward as code."""
+        return fx.GraphModule(torch.nn.Module(), self.forward_graph)
+
+    @cached_property
+    def inference(self) -> fx.GraphModule:
+        """The forward as code that saves nothing: it returns the outputs alone."""
+        graph = fx.Graph()
+        graph.set_codegen(_BoxedCodeGen())
+        results = graph.graph_copy(self.forward_graph, {})
+        assert isinstance(results, list)
+        graph.output(results[: len(self.outputs)])
+        _drop_unused(graph)
+        return fx.GraphModule(torch.nn.Module(), graph)
+
+    @cached_property
+    def backward(self) -> fx.GraphModule | None:
+        """The backward as code."""
+        return None if self.backward_graph is None else fx.GraphModule(torch.nn.Module(), self.backward_graph)
+
+
+def lower(
+    axes: AxisGraph,
+    program: Program,
+    splits: Splits,
+    rank: int,
+    *,
+    ranks: int,
+    schedule: Schedule | None = None,
+    device: torch.device | None = None,
+) -> LocalProgram:
+    """What rank ``rank`` runs.
+
+    Args:
+        axes: the annotated graph.
+        program: a program of this graph.
+        splits: units that each rank gets, by the name of the axis.
+        rank: the rank.
+        ranks: the number of ranks.
+        schedule: ``arrange(axes, program)``, where it has been made already.
+        device: the device that tensors made by the graph live on; as traced if ``None``.
+
+    Raises:
+        LoweringError: the program does not fit the graph.
+    """
+    schedule = arrange(axes, program) if schedule is None else schedule
+    rewrite = _Rewrite(axes, splits, rank, ranks, device)
+
+    backward_graph, saved = None, schedule.saved
+    if schedule.gradients:
+        emitter = _Emitter(rewrite, [*schedule.saved, *(given.gains for given in schedule.tangents)])
+        emitter.steps(schedule.backward)
+        backward_graph = emitter.finish([one.needs for one in schedule.gradients])
+        # A rank without a share reads less than the others.
+        saved = tuple(prop for prop in schedule.saved if emitter.drop_unused(prop))
+    emitter = _Emitter(rewrite, [given.gains for given in schedule.inputs])
+    emitter.steps(schedule.forward)
+    forward_graph = emitter.finish([*(one.needs for one in schedule.outputs), *saved])
+    return LocalProgram(
+        rank,
+        forward_graph,
+        backward_graph,
+        schedule.inputs,
+        schedule.tangents,
+        schedule.outputs,
+        schedule.gradients,
+        saved,
+    )
+
+
+def _drop_unused(graph: fx.Graph) -> None:
+    """Drop nodes that nothing reads, but no collective: other ranks wait in it."""
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or node.target in collectives.STEPS)
+
+
+@dataclass(frozen=True)
+class _Rewrite:
+    """What is the same for all instructions of a rank."""
+
+    axes: AxisGraph
+    splits: Splits
+    rank: int
+    size: int
+    device: torch.device | None
+
+    def along(self, tensor: int, placements: Placements) -> Along:
+        """The occurrence that a tensor is sharded along, split as planned."""
+        assert len(placements) == 1, "the mesh has one level"
+        placement = parse(placements[0])
+        assert isinstance(placement, Shard)
+        return along(self.axes, self.splits, tensor, placement.occurrence)
+
+    def shape(self, prop: Property) -> tuple[int, ...]:
+        """Shape of this rank's piece."""
+        tensor, placements = prop
+        return self.axes.local_shape(tensor, tuple(parse(text) for text in placements), self.splits, self.rank)
+
+
+class _Emitter:
+    """Writes one graph, node by node."""
+
+    def __init__(self, rewrite: _Rewrite, inputs: list[Property]) -> None:
+        self.rewrite = rewrite
+        self.graph = fx.Graph()
+        self.graph.set_codegen(_BoxedCodeGen())
+        self.values: dict[Property, fx.Node] = {}
+        tensors = rewrite.axes.graph.tensors
+        for tensor, placements in inputs:
+            node = self.graph.create_node("placeholder", "input", name=tensors[tensor].name)
+            # Both stand in the code; names of tensors need not be identifiers, names of nodes are.
+            node.target = node.name
+            self.values.setdefault((tensor, placements), node)
+        self.inputs = dict(self.values)
+        self.group = self.graph.create_node("placeholder", "group")
+
+    def finish(self, outputs: list[Property]) -> fx.Graph:
+        """End the graph with these outputs."""
+        self.graph.output([self.values[prop] for prop in outputs])
+        _drop_unused(self.graph)
+        return self.graph
+
+    def drop_unused(self, prop: Property) -> bool:
+        """Drop the placeholder of ``prop`` if nothing reads it; whether it stays."""
+        node = self.inputs[prop]
+        if not node.users:
+            self.graph.erase_node(node)
+            return False
+        return True
+
+    def steps(self, steps: tuple[Step, ...]) -> None:
+        """Write the nodes of all steps."""
+        for step in steps:
+            if isinstance(step, Apply):
+                self.apply(step)
+            else:
+                self.values.setdefault(step.gains, self.change(step.instruction, step.needs, step.gains))
+
+    def apply(self, step: Apply) -> None:
+        """Write the calls of an operator's local code; results bear their names in the reference program."""
+        rewrite = self.rewrite
+        tensors = rewrite.axes.graph.tensors
+        code = rewrite.axes.local_code(step.operator, step.choice, rewrite.splits, rewrite.rank)
+        made: dict[Value, Any] = {Value(index): self.values[prop] for index, prop in enumerate(step.needs)}
+        names = {value: tensors[prop[0]].name for value, prop in zip(code.results, step.gains, strict=True)}
+        for call in code.calls:
+            args = self.on_device(replace_values(call.args, made))
+            kwargs = self.on_device(replace_values(call.kwargs, made))
+            if call.sequence:
+                every = self.graph.create_node("call_function", call.target, args, kwargs)
+                for position, value in enumerate(call.results):
+                    name = names.get(value)
+                    made[value] = self.graph.create_node("call_function", getitem, (every, position), name=name)
+            else:
+                (value,) = call.results
+                made[value] = self.graph.create_node("call_function", call.target, args, kwargs, name=names.get(value))
+        for value, prop in zip(code.results, step.gains, strict=True):
+            self.values.setdefault(prop, made[value])
+
+    def on_device(self, argument: Any) -> Any:
+        """An argument with this rank's device in the place of the traced one."""
+        if self.rewrite.device is None:
+            return argument
+        if isinstance(argument, torch.device):
+            return self.rewrite.device
+        if isinstance(argument, (tuple, list)):
+            return type(argument)(self.on_device(item) for item in argument)
+        if isinstance(argument, dict):
+            return {key: self.on_device(item) for key, item in argument.items()}
+        return argument
+
+    def change(self, instruction: Convert, source: Property, target: Property) -> fx.Node:
+        """Write a conversion."""
+        value = self.values[source]
+        if self.rewrite.size == 1:
+            return value
+        rewrite, tensor = self.rewrite, source[0]
+        shape = rewrite.shape(target)
+        node_name = f"{rewrite.axes.graph.tensors[tensor].name}_{'_'.join(target[1])}"
+        shared = {"name": instruction.tensor, "group": self.group}
+
+        def call(function: Any, **kwargs: Any) -> fx.Node:
+            return self.graph.create_node("call_function", function, (value,), kwargs, name=node_name)
+
+        match instruction.conversion:
+            case "all_gather":
+                gathered = rewrite.along(tensor, source[1])
+                way = {"shape": shape, "along": gathered, "implementation": instruction.implementation}
+                return call(collectives.all_gather, **way, **shared)
+            case "reduce_scatter":
+                scattered = rewrite.along(tensor, target[1])
+                way = {"shape": shape, "along": scattered, "implementation": instruction.implementation}
+                return call(collectives.reduce_scatter, **way, **shared)
+            case "all_to_all":
+                ends = {"source": rewrite.along(tensor, source[1]), "target": rewrite.along(tensor, target[1])}
+                return call(collectives.all_to_all, shape=shape, **ends, **shared)
+            case "all_reduce":
+                return call(collectives.all_reduce, **shared)
+            case "slice":
+                at = rewrite.along(tensor, target[1])
+                return call(collectives.slice_share, shape=shape, along=at, rank=rewrite.rank)
+            case "keep_one":
+                return call(collectives.keep_one, rank=rewrite.rank)
+            case "pad":
+                at = rewrite.along(tensor, source[1])
+                return call(collectives.pad, shape=shape, along=at, rank=rewrite.rank)

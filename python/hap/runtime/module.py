@@ -1,0 +1,233 @@
+"""``hap.parallelize``: a module in, the same module out, trained by all devices together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hap.cluster import Cluster
+from hap.errors import HapError, PlanError
+from hap.program import Placements, Splits
+from hap.runtime.agree import Control, process_group
+from hap.runtime.collectives import Along
+from hap.runtime.group import Group
+from hap.runtime.local_inputs import LocalInput
+from hap.runtime.placing import Layout
+from hap.runtime.schedule import Property
+from hap.runtime.session import Prepared, Session
+from hap.runtime.sharded_tensor import ShardedTensor
+from hap.runtime.signature import Call
+from hap.runtime.step import StepFunction
+
+if TYPE_CHECKING:
+    from hap.cluster import Device
+    from hap.planning import Plan
+    from hap.rules import AxisGraph
+
+
+class ParallelModule(nn.Module):
+    """What :func:`parallelize` adds to a module's class.
+
+    The module keeps its hierarchy, its parameters' names and its state; parameters are this rank's shards. Calls run
+    the lowered graph; hooks on the module's forward are part of it.
+    """
+
+    _hap_session: Session
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's output: the loss on every rank, other outputs as :class:`hap.ShardedTensor` beside a loss."""
+        return run(self._hap_session, args, kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As calling the module."""
+        return run(self._hap_session, args, kwargs)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the latest call; ``None`` before the first."""
+        latest = self._hap_session.latest
+        return None if latest is None else latest.plan
+
+    def local_inputs(self, *inputs: Any) -> Any:
+        """Mark tensors as this rank's share of a global batch, in the order of the ranks.
+
+        ``model(*model.local_inputs(x, y))``. One input comes back bare, several as a tuple.
+        """
+        marked = tuple(LocalInput(value) if isinstance(value, torch.Tensor) else value for value in inputs)
+        return marked[0] if len(marked) == 1 else marked
+
+    def full_parameter(self, name: str) -> torch.Tensor:
+        """The whole of a parameter or buffer on every rank. A collective: all ranks must call it."""
+        state = dict(self.named_parameters(remove_duplicate=False)) | dict(self.named_buffers(remove_duplicate=False))
+        if name not in state:
+            raise HapError(f'the module has no parameter or buffer "{name}"')
+        return self._hap_session.whole(name, state[name].detach())
+
+
+def parallelize(
+    module: nn.Module,
+    devices: Cluster | Sequence[str | Device | Cluster],
+    example_inputs: Sequence[Any] | None = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    plan: Plan | None = None,
+    forbidden_axes: Sequence[str] = (),
+    optimiser_tensors: int = 2,
+) -> Any:
+    """Train a module on several devices, each its share, with the same loss and gradients as on one.
+
+    Started by ``torchrun`` with one process per device; uses the process group that exists, else makes one from the
+    environment; without either the job is this process alone. Rank 0 plans, all ranks run. Parameters start as those
+    of rank 0.
+
+    The module comes back with a class of its own that derives from its old one; names, hierarchy and state stay, and
+    parameters become this rank's shards in place, so that optimisers made earlier stay valid. Use any optimiser of
+    ``torch.optim`` that works element by element (SGD, Adam, AdamW, RMSprop, ...).
+
+    Inputs are global batches, the same on every rank, unless they come through ``model.local_inputs`` or
+    :class:`hap.DistributedSampler`. A call with new shapes is planned again with the parameters where they are. A
+    scalar loss is the global one on every rank; other outputs beside it stay where they are, as
+    :class:`hap.ShardedTensor`. Without a scalar loss outputs come back whole. Random numbers (dropout) follow
+    ``torch.initial_seed()`` of rank 0 at this call.
+
+    Args:
+        module: the module, with its parameters in memory.
+        devices: a cluster, or its devices in rank order.
+        example_inputs: positional arguments of one global batch: plans now; without them the first call plans.
+        example_kwargs: keyword arguments likewise.
+        plan: a plan made before by :func:`hap.plan` for these inputs and devices; the first call uses it.
+        forbidden_axes: names of axes that must not be split.
+        optimiser_tensors: tensors of optimiser state per parameter, for the prediction of memory.
+
+    Raises:
+        RuntimeMismatchError: the number of processes is not that of the devices, or the ranks differ.
+        TraceError: the module cannot be captured.
+        PlanError: no plan fits.
+        HapError: the module cannot be taken.
+    """
+    if not isinstance(module, nn.Module):
+        raise HapError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    if isinstance(module, ParallelModule):
+        raise HapError("the module is parallel already: call hap.parallelize once")
+    cluster = Cluster.of(devices)
+    ranks = process_group(len(cluster.devices))
+    control, group = Control(ranks), Group(ranks)
+    first = [plan]
+
+    def make_plan(axes: AxisGraph, placements: dict[str, Placements], fixed: Splits) -> str:
+        from hap.planning import plan_axes
+
+        given, first[0] = first[0], None
+        if given is not None:
+            _check_plan(given, axes, cluster)
+            return given.to_json()
+        return plan_axes(
+            axes,
+            cluster,
+            forbidden_axes=forbidden_axes,
+            optimiser_tensors=optimiser_tensors,
+            placements=placements,
+            splits=fixed,
+        ).to_json()
+
+    seed = control.settle(torch.initial_seed, "agreeing on a seed")
+    session = control.together(lambda: Session(module, cluster, control, group, make_plan, seed), "taking the module")
+    module._hap_session = session  # type: ignore[assignment]
+    kind = type(module)
+    module.__class__ = type(f"Parallel{kind.__name__}", (ParallelModule, kind), {"__module__": kind.__module__})
+    if example_inputs is not None or example_kwargs is not None:
+        with torch.enable_grad():
+            session.prepare(Call(tuple(example_inputs or ()), dict(example_kwargs or {}), session.device))
+    return module
+
+
+def _check_plan(plan: Plan, axes: AxisGraph, cluster: Cluster) -> None:
+    if plan.fingerprints.graph != axes.fingerprint:
+        raise PlanError(
+            "the plan was made for another module, for inputs of other shapes, or by another version of torch: "
+            "plan again with hap.plan"
+        )
+    if plan.cluster.to_json() != cluster.to_json():
+        raise PlanError("the plan was made for other devices: pass devices=plan.cluster, or plan again")
+
+
+def run(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One call of a parallel module."""
+    call = Call(args, kwargs, session.device)
+    prepared, units = session.prepare(call)
+    graph, step = prepared.graph, prepared.step
+    state = session.state()
+    inputs: list[Any] = []
+    for given in step.program.inputs:
+        entry = graph.inputs[given.input]
+        if entry.kind in ("parameter", "buffer"):
+            inputs.append(state[entry.name].detach())
+        elif entry.kind == "input":
+            inputs.append(_piece(session, prepared, given.gains, call, entry.name, units))
+        elif entry.kind == "constant":
+            inputs.append(prepared.constants[entry.tensor])
+        else:
+            inputs.append(torch.tensor([session.seed, session.steps], dtype=torch.int64, device=session.device))
+    tangents = frozenset(graph.inputs[given.input].name for given in step.program.tangents)
+    with torch.autocast(session.device.type, enabled=False):
+        if tangents and torch.is_grad_enabled():
+            differentiable = [state.get(name, call.tensors.get(name)) for name in step.differentiable()]
+            results = list(StepFunction.apply(step, inputs, tangents, *differentiable))  # type: ignore[no-untyped-call]
+        else:
+            with torch.no_grad():
+                results = step.infer(inputs)
+    if session.module.training:
+        session.steps += 1
+    return _outputs(session, prepared, results, state)
+
+
+def _piece(
+    session: Session, prepared: Prepared, prop: Property, call: Call, name: str, units: tuple[int, ...]
+) -> torch.Tensor:
+    """This rank's piece of an input, in the placement that the program takes."""
+    layout, rank = prepared.layouts[prop], session.group.rank
+    value = call.tensors[name].detach()
+    if name in call.local:
+        given = share_layout(layout.shape, units)
+        if layout.along is not None and _same_pieces(layout.along, given):
+            return value
+        value = given.gather(value, name, session.group)
+    return layout.share(value, rank)
+
+
+def share_layout(shape: tuple[int, ...], units: tuple[int, ...]) -> Layout:
+    """How a global batch lies when each rank brings some samples."""
+    return Layout(shape, tuple((count, *shape[1:]) for count in units), Along(shape, 0, units))
+
+
+def _same_pieces(along: Along, given: Layout) -> bool:
+    """Whether a tensor that is split along its outermost axis lies as the ranks bring it."""
+    assert given.along is not None
+    return along.occurrence == 0 and along.units == given.along.units and along.sizes[:1] == given.shape[:1]
+
+
+def _outputs(session: Session, prepared: Prepared, results: list[torch.Tensor], state: dict[str, torch.Tensor]) -> Any:
+    """Update buffers in place and rebuild the module's output."""
+    graph, step = prepared.graph, prepared.step
+    losses = any(
+        graph.outputs[one.output].kind == "loss" and not results[position].shape
+        for position, one in enumerate(step.program.outputs)
+    )
+    tensors: list[Any] = []
+    for one, value in zip(step.program.outputs, results, strict=True):
+        output = graph.outputs[one.output]
+        if output.kind == "buffer":
+            with torch.no_grad():
+                state[output.name].copy_(value)
+            continue
+        layout = prepared.layouts[one.needs]
+        if output.kind == "loss":
+            tensors.append(value)
+        elif losses:
+            tensors.append(ShardedTensor(value, layout, output.name, session.group))
+        else:
+            tensors.append(layout.gather(value, output.name, session.group))
+    return graph.output_spec.build(tensors)

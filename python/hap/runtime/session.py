@@ -1,0 +1,244 @@
+"""What stands behind a parallel module: traces, plans and lowers each new kind of call, once, on all ranks alike."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hap.errors import PlanError, RuntimeMismatchError
+from hap.graph import Graph
+from hap.program import Placements, Splits
+from hap.runtime.agree import Control
+from hap.runtime.group import Group
+from hap.runtime.lower import lower
+from hap.runtime.placing import Layout, layout
+from hap.runtime.shards import check_real, check_replaceable, place
+from hap.runtime.signature import WHOLE, Call
+from hap.runtime.step import Step
+from hap.runtime.twin import Twin
+
+if TYPE_CHECKING:
+    from hap.cluster import Cluster
+    from hap.planning import Plan
+    from hap.rules import AxisGraph
+
+BATCH = "batch"
+"""Name of the axis of the samples."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that one kind of call needs.
+
+    Attributes:
+        axes: the annotated graph.
+        plan: the plan.
+        splits: its splits.
+        step: what this rank runs.
+        constants: values of the graph's constants, by tensor, on this rank's device.
+        layouts: how inputs, outputs, parameters and buffers lie, by tensor and placement.
+    """
+
+    axes: AxisGraph
+    plan: Plan
+    splits: Splits
+    step: Step
+    constants: dict[int, torch.Tensor]
+    layouts: dict[tuple[int, Placements], Layout]
+
+    @property
+    def graph(self) -> Graph:
+        """The reference program."""
+        return self.axes.graph
+
+
+class Session:
+    """The calls of one parallel module.
+
+    Args:
+        module: the user's module, still whole.
+        cluster: the devices, in rank order.
+        control: the ranks, for small messages.
+        group: the ranks, for tensors.
+        make_plan: plans an annotated graph, run on rank 0; takes the axes, stored placements and fixed splits.
+        seed: seed of the random numbers in the graph.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        cluster: Cluster,
+        control: Control,
+        group: Group,
+        make_plan: Callable[[AxisGraph, dict[str, Placements], Splits], str],
+        seed: int,
+    ) -> None:
+        check_real(module)
+        self.module = module
+        self.cluster = cluster
+        self.control = control
+        self.group = group
+        self.make_plan = make_plan
+        self.twin = Twin(module)
+        self.device = next((t.device for t in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
+        self.seed = seed
+        self.steps = 0
+        self.latest: Prepared | None = None
+        self._prepared: dict[tuple[Any, ...], Prepared] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._stored: dict[str, Layout] | None = None
+        self._places = [
+            (f"{path}.{key}" if path else key, table, key)
+            for path, part in module.named_modules()
+            for table in (part._parameters, part._buffers)
+            for key in table
+        ]
+
+    def prepare(self, call: Call) -> tuple[Prepared, tuple[int, ...]]:
+        """What this kind of call needs, and the samples that each rank brings (``WHOLE`` where the inputs are global).
+
+        All ranks agree on the kind first, and plan it together where it is new.
+
+        Raises:
+            RuntimeMismatchError: the ranks call the module with different inputs; on all ranks.
+        """
+        flags = tuple(self.twin.flags())
+        units = self._agree(call, flags)
+        local = units[0] != WHOLE
+        total = sum(units) if local else WHOLE
+        whole_key = (call.whole_key(total), flags)
+        prepared = self._prepared.get(whole_key)
+        if local and (prepared is None or tuple(prepared.splits.get(BATCH, ())) != units):
+            prepared = self._prepared.get((whole_key, units))
+            if prepared is None:
+                prepared = self._prepared[whole_key, units] = self._prepare(call, total, units)
+        elif prepared is None:
+            prepared = self._prepared[whole_key] = self._prepare(call, total, None)
+        self.latest = prepared
+        return prepared, units
+
+    def _agree(self, call: Call, flags: tuple[bool, ...]) -> tuple[int, ...]:
+        """Compare the kinds of call over the ranks; the samples that each rank brings.
+
+        One exchange of two numbers at each call: a rank that stood in a collective of the step while another planned
+        would wait for ever.
+        """
+        key = (call.key, flags)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = _hash(key)
+        if self.group.size == 1:
+            return (call.samples,)
+        numbers = self.control.numbers([number, call.samples], "comparing the ranks' inputs")
+        if any(other != number for other, _ in numbers):
+            self.control.same(call.description(), "the inputs of one call")
+            self.control.same({"the training flags or requires_grad": str(flags)}, "the module at one call")
+            raise RuntimeMismatchError("the ranks call the module in different ways")
+        return tuple(samples for _, samples in numbers)
+
+    def _prepare(self, call: Call, total: int, units: tuple[int, ...] | None) -> Prepared:
+        """Trace, plan and lower a new kind of call; the first one also places the parameters."""
+        from hap.planning import Plan
+        from hap.rules import annotate
+        from hap.trace import trace
+
+        def annotated() -> AxisGraph:
+            with torch.enable_grad():
+                return annotate(trace(self.twin.refresh(), *call.whole_inputs(total)))
+
+        axes = self.control.together(annotated, "tracing the module")
+        self.control.same(
+            {
+                "the version of torch": str(torch.__version__),
+                "the devices": self.cluster.to_json(),
+                "the traced graph": axes.fingerprint,
+            },
+            "before planning",
+        )
+        placements, fixed = self._where_stored(axes)
+        sizes = {axis.name: axis.size for axis in axes.axes}
+        if units is not None and sizes.get(BATCH) == total:
+            fixed.setdefault(BATCH, list(units))
+        encoded = self.control.settle(lambda: self.make_plan(axes, placements, fixed), "planning")
+        plan = Plan.from_json(encoded)
+        splits = plan.splits
+        program = lower(axes, plan.program, splits, self.group.rank, ranks=self.group.size, device=self.device)
+        ranks = self.group.size
+        layouts = {
+            prop: layout(axes, splits, *prop, ranks)
+            for prop in [
+                *(given.gains for given in (*program.inputs, *program.tangents)),
+                *(asked.needs for asked in (*program.outputs, *program.gradients)),
+            ]
+        }
+        self._store(axes.graph, {given.input: layouts[given.gains] for given in program.inputs})
+        updated = frozenset(entry.of for entry in axes.graph.outputs if entry.kind == "buffer" and entry.of is not None)
+        constants = {tensor: value.to(self.device) for tensor, value in axes.graph.constants.items()}
+        step = Step(axes.graph, program, self.group, updated)
+        return Prepared(axes, plan, splits, step, constants, layouts)
+
+    def _store(self, graph: Graph, layouts: dict[int, Layout]) -> None:
+        """Place parameters and buffers, the first time; afterwards they lie as they are."""
+        stored = {
+            graph.inputs[index].name: one
+            for index, one in layouts.items()
+            if graph.inputs[index].kind in ("parameter", "buffer")
+        }
+        if self._stored is None:
+            self.control.together(lambda: check_replaceable(self.module), "replacing parameters")
+            place(self.module, stored, self.group)
+            self._stored = stored
+            return
+        for name, one in stored.items():
+            before = self._stored.setdefault(name, one if one.along is None else Layout(one.shape, (), None))
+            assert before.along == one.along, f'"{name}" would have to move'
+
+    def _where_stored(self, axes: AxisGraph) -> tuple[dict[str, Placements], Splits]:
+        """Placements of what is placed already, in terms of a new graph, and the splits that they fix.
+
+        Raises:
+            PlanError: the new graph's axes do not fit where they lie.
+        """
+        placements: dict[str, Placements] = {}
+        fixed: Splits = {}
+        if self._stored is None:
+            return placements, fixed
+        for entry in axes.graph.inputs:
+            if entry.kind not in ("parameter", "buffer"):
+                continue
+            name = entry.name
+            stored = self._stored.get(entry.name)
+            if stored is None or stored.along is None:
+                placements[name] = ("R",)
+                continue
+            occurrences = axes.occurrences[entry.tensor]
+            sizes = tuple(axes.axes[occurrence.axis].size for occurrence in occurrences)
+            axis = axes.axes[occurrences[stored.along.occurrence].axis].name if sizes == stored.along.sizes else None
+            units = list(stored.along.units)
+            if axis is None or fixed.setdefault(axis, units) != units:
+                raise PlanError(
+                    f'"{entry.name}" is split over the devices in a way that this call cannot use: its axes are '
+                    f"{stored.along.sizes} where it lies and {sizes} for these inputs. Give hap.parallelize example "
+                    "inputs of the shape that is used most, or keep the shapes of inputs alike."
+                )
+            placements[name] = (f"S{stored.along.occurrence}",)
+        return placements, fixed
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers as they are now, by the names that graphs use and by all others."""
+        return {name: value for name, table, key in self._places if (value := table[key]) is not None}
+
+    def whole(self, name: str, piece: torch.Tensor) -> torch.Tensor:
+        """The whole of a parameter or buffer (or of its gradient) from this rank's piece. A collective."""
+        stored = None if self._stored is None else self._stored.get(name)
+        return piece if stored is None else stored.gather(piece, name, self.group)
+
+
+def _hash(key: tuple[Any, ...]) -> int:
+    """A number that is equal on all ranks for equal keys."""
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little", signed=True)

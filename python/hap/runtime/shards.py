@@ -1,0 +1,92 @@
+"""Replaces a module's parameters and buffers by this rank's pieces, in place."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hap.errors import HapError
+from hap.runtime.group import Group
+from hap.runtime.placing import Layout
+
+
+def named_state(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, each under all of its names."""
+    state: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    state.update(module.named_buffers(remove_duplicate=False))
+    return state
+
+
+def check_real(module: nn.Module) -> None:
+    """Raise where a parameter or buffer has no data."""
+    for name, tensor in named_state(module).items():
+        if tensor.is_meta:
+            raise HapError(
+                f'"{name}" is on the meta device: materialise the module first, by module.to_empty(device=...) and its '
+                "initialisation or a checkpoint. Planning alone (hap.plan) works on the meta device."
+            )
+
+
+def check_replaceable(module: nn.Module) -> None:
+    """Raise where a parameter could not be replaced in place, before anything is changed."""
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            raise HapError(f'"{name}" has a gradient of its whole size: call zero_grad() before hap takes the module')
+        if parameter._backward_hooks:
+            raise HapError(f'"{name}" has a tensor hook, which a sharded parameter cannot keep: remove it first')
+
+
+def place(module: nn.Module, layouts: dict[str, Layout], group: Group) -> None:
+    """Give every rank its pieces of rank 0's parameters and buffers; tensors without a layout stay whole.
+
+    Parameters keep their identity (``torch.utils.swap_tensors``), so that optimisers made earlier stay valid. Ranks
+    start equal whatever they held before, as in DistributedDataParallel. A collective.
+
+    Raises:
+        HapError: a parameter cannot be replaced, for example because a graph of an earlier call is still alive.
+    """
+    seen: set[int] = set()
+    for name, tensor in named_state(module).items():
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        whole = tensor.detach()
+        if group.size > 1:
+            whole = whole.contiguous()
+            flat = whole.view(torch.uint8) if whole.dtype.itemsize == 1 else whole
+            if whole.numel():
+                dist.broadcast(flat, group_src=0, group=group.process_group)
+        layout = layouts.get(name)
+        if layout is not None and layout.along is not None and group.size > 1:
+            # A copy, so that nothing keeps the whole tensor in memory.
+            whole = layout.share(whole, group.rank).clone(memory_format=torch.contiguous_format)
+        if isinstance(tensor, nn.Parameter):
+            if whole.shape != tensor.shape:
+                _swap(name, tensor, nn.Parameter(whole, requires_grad=tensor.requires_grad))
+            elif whole.data_ptr() != tensor.data_ptr():
+                with torch.no_grad():
+                    tensor.copy_(whole)
+        elif whole.shape != tensor.shape:
+            _set_buffer(module, tensor, whole)
+        elif whole.data_ptr() != tensor.data_ptr():
+            tensor.copy_(whole)
+
+
+def _swap(name: str, parameter: nn.Parameter, piece: nn.Parameter) -> None:
+    try:
+        torch.utils.swap_tensors(parameter, piece)  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise HapError(
+            f'"{name}" cannot become a shard in place ({error}): something still holds it, such as the graph of an '
+            "earlier call (delete its loss and outputs), or a weak reference. Call hap.parallelize before the first "
+            "forward."
+        ) from error
+
+
+def _set_buffer(module: nn.Module, old: torch.Tensor, new: torch.Tensor) -> None:
+    """Put a buffer of another shape in the place of ``old``, under all of its names."""
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is old:
+                part._buffers[name] = new

@@ -1,0 +1,146 @@
+"""One training step of one rank inside autograd: the lowered graph behind a single ``torch.autograd.Function``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from hap.errors import HapError
+from hap.graph import Graph
+from hap.runtime.lower import LocalProgram
+
+if TYPE_CHECKING:
+    from hap.runtime.group import Group
+
+
+@dataclass(frozen=True)
+class Step:
+    """A lowered program with what it needs to run.
+
+    Attributes:
+        graph: the reference program.
+        program: what this rank runs.
+        group: the ranks.
+        updated: tensors of the buffers that a step updates.
+    """
+
+    graph: Graph
+    program: LocalProgram
+    group: Group
+    updated: frozenset[int]
+
+    def differentiable(self) -> tuple[str, ...]:
+        """Names of the parameters and inputs that get a gradient, in the order of ``gradients``."""
+        return tuple(self.graph.outputs[one.output].name for one in self.program.gradients)
+
+    def infer(self, inputs: list[Any]) -> list[torch.Tensor]:
+        """Losses, outputs and new buffers from this rank's inputs, without a backward."""
+        return self.program.inference([*inputs, self.group])  # type: ignore[no-any-return]
+
+    def forward(self, inputs: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Losses, outputs and new buffers; and what the backward needs."""
+        results = self.program.forward([*inputs, self.group])
+        count = len(self.program.outputs)
+        saved = results[count:]
+        for position, (tensor, _) in enumerate(self.program.saved):
+            if tensor in self.updated:
+                # The buffer itself changes before the backward.
+                saved[position] = saved[position].clone()
+        return results[:count], saved
+
+    def backward(self, saved: list[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        """Gradients of parameters and inputs. Empties ``saved``.
+
+        Args:
+            saved: from :meth:`forward`.
+            gradients: of the outputs, in their order; ``None`` where there is none.
+        """
+        by_name = {
+            self.graph.outputs[one.output].name: g for one, g in zip(self.program.outputs, gradients, strict=True)
+        }
+        arguments: list[Any] = saved.copy()
+        saved.clear()
+        for given in self.program.tangents:
+            entry = self.graph.inputs[given.input]
+            value = by_name[entry.name]
+            if value is None:
+                tensor = self.graph.tensors[entry.tensor]
+                device = next((g.device for g in gradients if g is not None), None)
+                value = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+            arguments.append(value)
+        arguments.append(self.group)
+        backward = self.program.backward
+        assert backward is not None
+        results = backward(arguments)
+        return _apart(results)
+
+
+def _apart(results: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results, none sharing memory with another: autograd keeps them, and optimisers write to them."""
+    seen: set[int] = set()
+    for position, result in enumerate(results):
+        place = result.untyped_storage().data_ptr()
+        if result.numel() and place in seen:
+            results[position] = result.clone()
+        seen.add(place)
+    return results
+
+
+class _Saved:
+    """What crosses from forward to backward, with the versions of the inputs that are among it."""
+
+    def __init__(self, step: Step, values: list[torch.Tensor]) -> None:
+        self.step = step
+        self.values: list[torch.Tensor] | None = values
+        self.versions = [value._version for value in values]
+
+    def take(self) -> list[torch.Tensor]:
+        """The values, once."""
+        if self.values is None:
+            raise HapError(
+                "backward() was called a second time for one forward: a step's saved values are freed as its backward "
+                "uses them up. Call the model again, or add the losses up before one backward()."
+            )
+        values, self.values = self.values, None
+        for (tensor, _), value, version in zip(self.step.program.saved, values, self.versions, strict=True):
+            if value._version != version:
+                raise HapError(
+                    f'"{self.step.graph.tensors[tensor].name}" was changed in place between forward and backward '
+                    "(an optimiser's step, an update of an input): call backward() first"
+                )
+        return values
+
+
+class StepFunction(torch.autograd.Function):
+    """Runs a step's forward, and its backward when autograd asks for it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, step: Step, inputs: list[Any], tangents: frozenset[str], *differentiable: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """All outputs; those without a tangent are not differentiable."""
+        outputs, saved = step.forward(inputs)
+        inputs.clear()
+        ctx.saved = _Saved(step, saved)
+        ctx.set_materialize_grads(False)
+        names = [step.graph.outputs[one.output].name for one in step.program.outputs]
+        kinds = [step.graph.outputs[one.output].kind for one in step.program.outputs]
+        ctx.mark_non_differentiable(
+            *(
+                value
+                for name, kind, value in zip(names, kinds, outputs, strict=True)
+                if kind == "buffer" or name not in tangents
+            )
+        )
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of the differentiable arguments."""
+        saved: _Saved = ctx.saved
+        return (None, None, None, *saved.step.backward(saved.take(), gradients))

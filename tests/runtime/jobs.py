@@ -1,0 +1,152 @@
+"""What the ranks of the tests run: functions that processes can import."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hap
+from tests import models
+
+Batch = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def cluster(ranks: int) -> hap.Cluster:
+    """Unequal devices over a link slow enough for the choices to matter."""
+    devices = [hap.Device(flops=1e9 * (rank + 1), memory_bandwidth=1e9, memory=1e9) for rank in range(ranks)]
+    return hap.Cluster(devices, link=hap.Link(bandwidth=1e9, latency=1e-6))
+
+
+def digits(samples: int, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scikit-learn's handwritten digits as images of 3 x 32 x 32, and their labels."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    images = torch.tensor(data.images[start : start + samples], dtype=torch.float32)[:, None] / 16.0
+    return F.interpolate(images, size=32).expand(-1, 3, -1, -1).contiguous(), torch.tensor(
+        data.target[start : start + samples]
+    )
+
+
+def vgg19() -> tuple[nn.Module, list[Batch]]:
+    module, _, _ = models.vgg19(torch.float32, batch=6)
+    return module, [(digits(6, 6 * step), {}) for step in range(5)]
+
+
+def gpt2() -> tuple[nn.Module, list[Batch]]:
+    module, _, kwargs = models.gpt2(torch.float32, batch=5)
+    generator = torch.Generator().manual_seed(1)
+    batches: list[Batch] = []
+    for _ in range(5):
+        tokens = torch.randint(0, 20, kwargs["input_ids"].shape, generator=generator)
+        batches.append(((), {"input_ids": tokens, "labels": tokens}))
+    return module, batches
+
+
+BUILD: dict[str, Callable[[], tuple[nn.Module, list[Batch]]]] = {"vgg19": vgg19, "gpt2": gpt2}
+
+
+def loss_of(output: Any) -> torch.Tensor:
+    """The loss in a module's output."""
+    return output if isinstance(output, torch.Tensor) else output.loss
+
+
+def difference(model: Any, reference: nn.Module) -> float:
+    """Largest relative difference of a parameter or buffer, gathered, from the single device's."""
+    state = dict(reference.named_parameters()) | dict(reference.named_buffers())
+    floor = 1e-3 * max(float(value.detach().double().norm()) for value in state.values())
+    worst = 0.0
+    for name, value in state.items():
+        error = float((model.full_parameter(name).double() - value.detach().double()).norm())
+        worst = max(worst, error / max(float(value.detach().double().norm()), floor))
+    return worst
+
+
+def train(rank: int, ranks: int, name: str, with_examples: bool, scale: float = 1.0) -> dict[str, float]:
+    """Five steps beside the same on one device."""
+    module, batches = BUILD[name]()
+    alone = copy.deepcopy(module)
+    if rank:  # parameters start as rank 0's
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.add_(1.0)
+    names = [key for key, _ in module.named_parameters()]
+    # Made before the parameters become shards.
+    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    beside = torch.optim.AdamW(alone.parameters(), lr=1e-3)
+    args, kwargs = batches[0]
+    examples = {"example_inputs": args, "example_kwargs": kwargs} if with_examples else {}
+    model = hap.parallelize(module, cluster(ranks), **examples)
+    assert model is module
+    assert [key for key, _ in model.named_parameters()] == names
+    worst = 0.0
+    for args, kwargs in batches:
+        loss, expected = loss_of(model(*args, **kwargs)), loss_of(alone(*args, **kwargs))
+        (loss / scale).backward()
+        (expected / scale).backward()
+        worst = max(worst, abs(float(loss.detach()) / float(expected.detach()) - 1.0))
+        for one in (optimiser, beside):
+            one.step()
+            one.zero_grad()
+    return {"loss": worst, "parameters": difference(model, alone)}
+
+
+def random_plan(axes: Any, devices: hap.Cluster, seed: int, stored: dict[str, Any] | None = None) -> hap.Plan:
+    """A plan with a random program and random splits."""
+    import msgspec
+
+    from hap.balance import MemoryParts
+    from hap.planning.plan import Fingerprints, Replica, Stage
+    from tests.runtime.programs import random_program, random_splits
+
+    generator = random.Random(seed)
+    ranks = len(devices.devices)
+    stage = Stage(
+        devices=tuple(range(ranks)),
+        part="all",
+        program=random_program(axes, generator, stored=stored),
+        splits=random_splits(axes, ranks, generator),
+    )
+    return hap.Plan(
+        format="hap-plan-1",
+        description=msgspec.json.decode(devices.to_json()),
+        fingerprints=Fingerprints(graph=axes.fingerprint, cluster="", hap="", torch=""),
+        axes={axis.name: axis.size for axis in axes.axes},
+        replicas=(Replica(micro_batches=1, stages=(stage,)),),
+        optimiser_tensors=0,
+        predicted_time=1.0,
+        predicted_memory=(0,) * ranks,
+        memory_parts=(MemoryParts(0, 0, 0, 0, 0),) * ranks,
+        search_gap=0.0,
+        lower_bound=1.0,
+        optimality_gap=0.0,
+        rounding_loss=0.0,
+        baselines={},
+    )
+
+
+def random_programs(rank: int, ranks: int, seeds: list[int]) -> list[float]:
+    """Two steps under each of several random programs beside one device, in float64; differences of the parameters."""
+    from hap.rules import annotate
+
+    errors = []
+    base, args, kwargs = models.mlp(dropout=0.0)
+    axes = annotate(hap.trace(base, args, kwargs))
+    devices = cluster(ranks)
+    for seed in seeds:
+        module, alone = copy.deepcopy(base), copy.deepcopy(base)
+        model = hap.parallelize(module, devices, args, kwargs, plan=random_plan(axes, devices, seed))
+        for _ in range(2):
+            loss_of(model(*args, **kwargs)).backward()
+            loss_of(alone(*args, **kwargs)).backward()
+            for one in (module, alone):
+                torch.optim.SGD(one.parameters(), lr=0.01).step()
+                one.zero_grad()
+        errors.append(difference(model, alone))
+    return errors

@@ -1,0 +1,31 @@
+"""``hap.parallelize`` over gloo processes against one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.runtime import jobs
+from tests.runtime.launch import Launcher
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
+    with Launcher(request.param) as started:
+        yield started
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("with_examples", [True, False])
+@pytest.mark.parametrize("name", ["vgg19", "gpt2"])
+def test_training_equals_one_device(launcher: Launcher, name: str, with_examples: bool) -> None:
+    for errors in launcher.run(jobs.train, launcher.size, name, with_examples, limit=300):
+        assert errors["loss"] < 1e-5
+        assert errors["parameters"] < 1e-5
+
+
+@pytest.mark.timeout(400)
+def test_random_programs_equal_one_device(launcher: Launcher) -> None:
+    for errors in launcher.run(jobs.random_programs, launcher.size, [1, 2, 3], limit=300):
+        assert max(errors) < 1e-10
