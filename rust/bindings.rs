@@ -17,6 +17,7 @@ use crate::shares::{NamedShares, from_fractions, from_splits};
 use crate::simulate::{Options, simulate};
 use crate::stages::stages;
 use crate::synthesis::solver::{self, Instance, Limits};
+use crate::synthesis::{self, Request};
 use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
 
@@ -41,6 +42,36 @@ impl PyGraph {
                 names,
                 last: Mutex::new(None),
             })
+        })
+    }
+
+    /// The cheapest program under a request.
+    fn synthesise(&self, py: Python<'_>, cluster: &str, request: &str) -> PyResult<String> {
+        py.detach(|| {
+            let cluster = Cluster::from_json(cluster).map_err(value_error)?;
+            let request: Request = parse("request", request)?;
+            let synthesis = synthesis::synthesise(&self.graph, &cluster, &request).map_err(value_error)?;
+            if let Err(error) = validate_with(&self.graph, &self.names, &synthesis.program) {
+                unreachable!("synthesis made a wrong program: {error}");
+            }
+            write(&synthesis)
+        })
+    }
+
+    /// The weighted constraint problem of a request.
+    fn problem(&self, py: Python<'_>, cluster: &str, request: &str) -> PyResult<String> {
+        py.detach(|| {
+            let cluster = Cluster::from_json(cluster).map_err(value_error)?;
+            let request: Request = parse("request", request)?;
+            let problem = synthesis::problem(&self.graph, &cluster, &request)
+                .map_err(value_error)?
+                .problem;
+            Instance {
+                name: "problem".to_owned(),
+                problem,
+            }
+            .to_json()
+            .map_err(value_error)
         })
     }
 

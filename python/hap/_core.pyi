@@ -15,6 +15,22 @@ class Graph:
     def __new__(cls, json: bytes) -> Graph:
         """Reads ``hap-graph-1``."""
 
+    def synthesise(self, cluster: str, request: str) -> str:
+        """The cheapest program, proven so unless a limit was reached.
+
+        Args:
+            cluster: ``hap-cluster-1``.
+            request: ``{"splits", "prices": {"weights", "theta"}, "constraints": {"forbidden_axes", "allowed_axes",
+                "placements", "require_axis"}, "random": null | seed, "limits"}``; all but the splits have defaults, see
+                ``rust/synthesis/request.rs``.
+
+        Returns:
+            ``{"program", "cost", "bound", "search_gap", "seconds", "table_entries", "states"}``.
+        """
+
+    def problem(self, cluster: str, request: str) -> str:
+        """The weighted constraint problem of a request, as ``hap-cfn-1``: what other solvers can check."""
+
     def simulate(self, cluster: str, program: str, splits: str, options: str) -> str:
         """Simulates a step of a program.
 
