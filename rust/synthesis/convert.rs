@@ -19,29 +19,36 @@ pub fn numbers(set: Set) -> impl Iterator<Item = usize> {
     (0..Set::BITS as usize).filter(move |number| set >> number & 1 == 1)
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    /// Nothing is left to create, or there is no way.
-    Stop,
-    /// Convert to this placement and go on from there.
-    Convert(usize),
-    /// Create this set and the rest of the set, both from here.
-    Split(Set),
-}
-
+/// How to create a set of placements, by the placement that is there.
 #[derive(Debug)]
 struct Row {
     costs: Vec<f64>,
-    steps: Vec<Step>,
+    /// The placement to go to before the set is parted in two.
+    via: Vec<usize>,
+    /// By placement, the part of the set that is created first from there; nothing for sets of less than two.
+    part: Vec<Set>,
+}
+
+/// The cheapest ways from one placement to another; of equal ones the one with the fewest steps.
+#[derive(Debug)]
+struct Paths {
+    /// Costs by start and end.
+    costs: Vec<Vec<f64>>,
+    /// The first step by start and end.
+    next: Vec<Vec<usize>>,
 }
 
 /// Conversions of one tensor, with remembered costs of sets.
 #[derive(Debug)]
 pub struct Conversions {
     moves: Vec<Vec<Option<Move>>>,
-    partial: Option<usize>,
+    paths: Paths,
+    /// By placement, those that can be had from it for nothing, itself included.
+    free: Vec<Set>,
+    partial: Set,
     usable: Set,
-    rows: FxHashMap<Set, Row>,
+    rows: Vec<Row>,
+    known: FxHashMap<Set, usize>,
     whole_rows: FxHashMap<Set, Vec<f64>>,
 }
 
@@ -61,17 +68,20 @@ impl Conversions {
                 None
             }
         };
+        let moves: Vec<Vec<Option<Move>>> = placements
+            .iter()
+            .map(|from| placements.iter().map(|to| convert(from, to)).collect())
+            .collect();
+        let paths = Paths::new(&moves);
+        let free = |costs: &Vec<f64>| set_of((0..count).filter(|&to| costs[to] == 0.0));
         Self {
-            moves: placements
-                .iter()
-                .map(|from| placements.iter().map(|to| convert(from, to)).collect())
-                .collect(),
-            partial: tensor.summable.then_some(count - 1),
-            usable: (0..count)
-                .filter(|&number| allowed(&placements[number]))
-                .map(|number| 1 << number)
-                .sum(),
-            rows: FxHashMap::default(),
+            free: paths.costs.iter().map(free).collect(),
+            moves,
+            paths,
+            partial: if tensor.summable { 1 << (count - 1) } else { 0 },
+            usable: set_of((0..count).filter(|&number| allowed(&placements[number]))),
+            rows: Vec::new(),
+            known: FxHashMap::default(),
             whole_rows: FxHashMap::default(),
         }
     }
@@ -83,11 +93,7 @@ impl Conversions {
 
     /// The placements that are shards.
     pub fn shards(&self) -> Set {
-        self.usable & !1 & !self.partial()
-    }
-
-    fn partial(&self) -> Set {
-        self.partial.map_or(0, |number| 1 << number)
+        self.usable & !1 & !self.partial
     }
 
     /// The conversion between two placements in one step.
@@ -97,8 +103,8 @@ impl Conversions {
 
     /// Cost of creating a set of placements, by the placement that is there.
     pub fn costs(&mut self, set: Set) -> &[f64] {
-        self.prepare(set);
-        &self.rows[&set].costs
+        let row = self.row(set);
+        &self.rows[row].costs
     }
 
     /// The same, where the tensor must end in some placement that is not partial, too.
@@ -116,7 +122,7 @@ impl Conversions {
 
     /// The set, with the placement that is not partial and is cheapest to create with it added where none is there.
     pub fn with_whole(&mut self, from: usize, set: Set) -> Set {
-        let partial = self.partial();
+        let partial = self.partial;
         if (set | 1 << from) & !partial != 0 {
             return set;
         }
@@ -133,92 +139,113 @@ impl Conversions {
 
     /// The placements that can be had for nothing from a set, itself included.
     pub fn free(&self, set: Set) -> Set {
-        let mut reached = set;
-        loop {
-            let grown = numbers(reached).fold(reached, |grown, from| {
-                let free = |to: &usize| self.moves[from][*to].is_some_and(|step| step.cost == 0.0);
-                (0..self.moves.len())
-                    .filter(free)
-                    .fold(grown, |grown, to| grown | 1 << to)
-            });
-            if grown == reached {
-                return reached;
-            }
-            reached = grown;
-        }
+        numbers(set).fold(set, |reached, from| reached | self.free[from])
     }
 
     /// The conversions that create a set at the least cost, each from a placement that is there by then.
     ///
     /// They reach every placement once. The cost must be finite.
     pub fn plan(&mut self, from: usize, set: Set) -> Vec<(usize, usize)> {
-        self.prepare(set);
         let mut edges = Vec::new();
         let mut reached: Set = 1 << from;
         let mut pending = vec![(from, set)];
-        while let Some((node, set)) = pending.pop() {
-            match self.rows[&set].steps[node] {
-                Step::Stop => debug_assert!(set & !(1 << node) == 0, "no conversions create the set"),
-                Step::Split(part) => pending.extend([(node, set & !part), (node, part)]),
-                Step::Convert(to) => {
-                    if reached >> to & 1 == 0 {
-                        reached |= 1 << to;
-                        edges.push((node, to));
-                    }
-                    pending.push((to, set));
+        while let Some((from, set)) = pending.pop() {
+            let row = self.row(set);
+            let via = self.rows[row].via[from];
+            let mut node = from;
+            while node != via {
+                let next = self.paths.next[node][via];
+                if reached >> next & 1 == 0 {
+                    reached |= 1 << next;
+                    edges.push((node, next));
                 }
+                node = next;
+            }
+            if set.count_ones() > 1 {
+                let part = self.rows[row].part[via];
+                pending.extend([(via, set & !part), (via, part)]);
             }
         }
         edges
     }
 
-    /// Makes the row of a set, after the rows of its subsets.
-    fn prepare(&mut self, set: Set) {
-        if self.rows.contains_key(&set) {
-            return;
+    /// The row of a set, made when it is first asked for, after the rows of its subsets.
+    fn row(&mut self, set: Set) -> usize {
+        if let Some(&row) = self.known.get(&set) {
+            return row;
         }
-        let count = self.moves.len();
-        let mut costs = vec![f64::INFINITY; count];
-        let mut steps = vec![Step::Stop; count];
-        if set == 0 {
-            costs.fill(0.0);
-        } else if set.count_ones() == 1 {
-            costs[set.trailing_zeros() as usize] = 0.0;
+        let count = self.count();
+        let mut there = vec![f64::INFINITY; count];
+        let mut part = vec![0; count];
+        if set.count_ones() < 2 {
+            // Nothing to create: any placement will do. One placement: it must be there.
+            let done = |number: usize| set == 0 || set >> number & 1 == 1;
+            (0..count)
+                .filter(|&number| done(number))
+                .for_each(|number| there[number] = 0.0);
         } else {
             // Every way to part the set in two, the lowest placement in the first.
             let lowest = set & set.wrapping_neg();
-            let mut part = (set - 1) & set;
-            while part != 0 {
-                if part & lowest != 0 {
-                    self.prepare(part);
-                    self.prepare(set & !part);
-                    let (first, second) = (&self.rows[&part].costs, &self.rows[&(set & !part)].costs);
-                    for node in 0..count {
-                        if first[node] + second[node] < costs[node] {
-                            costs[node] = first[node] + second[node];
-                            steps[node] = Step::Split(part);
+            let mut first = (set - 1) & set;
+            while first != 0 {
+                if first & lowest != 0 {
+                    let (one, other) = (self.row(first), self.row(set & !first));
+                    let costs = self.rows[one].costs.iter().zip(&self.rows[other].costs);
+                    for (node, (one, other)) in costs.enumerate() {
+                        if one + other < there[node] {
+                            there[node] = one + other;
+                            part[node] = first;
                         }
                     }
                 }
-                part = (part - 1) & set;
+                first = (first - 1) & set;
             }
         }
-        // Bellman-Ford in rounds, so that of equal ways the one with the fewest steps is taken.
+        let mut costs = there.clone();
+        let mut via: Vec<usize> = (0..count).collect();
+        for (from, paths) in self.paths.costs.iter().enumerate() {
+            for (to, path) in paths.iter().enumerate() {
+                if path + there[to] < costs[from] {
+                    costs[from] = path + there[to];
+                    via[from] = to;
+                }
+            }
+        }
+        self.rows.push(Row { costs, via, part });
+        self.known.insert(set, self.rows.len() - 1);
+        self.rows.len() - 1
+    }
+}
+
+impl Paths {
+    /// Bellman-Ford in rounds.
+    fn new(moves: &[Vec<Option<Move>>]) -> Self {
+        let count = moves.len();
+        let mut costs = vec![vec![f64::INFINITY; count]; count];
+        let mut next: Vec<Vec<usize>> = (0..count).map(|_| (0..count).collect()).collect();
+        for (number, costs) in costs.iter_mut().enumerate() {
+            costs[number] = 0.0;
+        }
         loop {
             let previous = costs.clone();
-            for (node, moves) in self.moves.iter().enumerate() {
-                for (to, step) in moves.iter().enumerate() {
+            for (from, moves) in moves.iter().enumerate() {
+                for (middle, step) in moves.iter().enumerate() {
                     let Some(step) = step else { continue };
-                    if step.cost + previous[to] < costs[node] {
-                        costs[node] = step.cost + previous[to];
-                        steps[node] = Step::Convert(to);
+                    for to in 0..count {
+                        if step.cost + previous[middle][to] < costs[from][to] {
+                            costs[from][to] = step.cost + previous[middle][to];
+                            next[from][to] = middle;
+                        }
                     }
                 }
             }
             if costs == previous {
-                break;
+                return Self { costs, next };
             }
         }
-        self.rows.insert(set, Row { costs, steps });
     }
+}
+
+fn set_of(numbers: impl Iterator<Item = usize>) -> Set {
+    numbers.fold(0, |set, number| set | 1 << number)
 }
