@@ -77,6 +77,8 @@ pub struct CostModel<'a> {
     speeds: Vec<Vec<f64>>,
     /// By operator: its row in [`Self::speeds`].
     dtypes: Vec<usize>,
+    /// By axis: devices with a share.
+    participants: Vec<f64>,
     link: Link,
     /// By [`slot`].
     measured: [Option<&'a CollectiveCost>; SLOTS],
@@ -118,15 +120,21 @@ impl<'a> CostModel<'a> {
                 measured[slot(conversion, *how)] = cluster.collectives.get(&collective_name(conversion, *how));
             }
         }
+        let participants = shares
+            .iter()
+            .map(|list| list.iter().filter(|share| **share > 0.0).count() as f64)
+            .collect();
+        let (link, overlap) = (cluster.bottleneck(), cluster.overlap);
         Self {
             graph,
             shares,
             devices,
             speeds,
             dtypes,
-            link: cluster.bottleneck(),
+            participants,
+            link,
             measured,
-            overlap: cluster.overlap,
+            overlap,
         }
     }
 
@@ -269,7 +277,7 @@ impl<'a> CostModel<'a> {
     /// Devices with a share of the axis that is gathered or scattered.
     fn participants(&self, tensor: usize, from: &[Placement], to: &[Placement]) -> f64 {
         match Conversion::axis(&self.graph.tensors[tensor], from, to) {
-            Some(axis) => self.shares[axis].iter().filter(|share| **share > 0.0).count() as f64,
+            Some(axis) => self.participants[axis],
             None => self.devices() as f64,
         }
     }
