@@ -299,8 +299,8 @@ def _(s: Sketch) -> None:
 @case("aten.scatter.src", "S0 S0 S0 -> S0, P R P -> P")
 def _(s: Sketch) -> None:
     a, v = s.sizes(2)
-    index = torch.stack([torch.randperm(v, generator=s.generator) for _ in range(a)])
-    s.call(aten.scatter.src, s.tensor(a, v), 1, s.constant(index), s.tensor(a, v))
+    index = torch.stack([torch.randperm(v + 1, generator=s.generator)[:v] for _ in range(a)])
+    s.call(aten.scatter.src, s.tensor(a, v + 1), 1, s.constant(index), s.tensor(a, v))
 
 
 @case("aten.scatter.value", "S0 S0 -> S0")
