@@ -55,7 +55,7 @@ def place(
         keeper = rng.randrange(devices)
         if value.dtype.is_floating_point and bool(torch.isfinite(value).all()):
             generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
-            scale = float(value.abs().max()) if value.numel() else 1.0
+            scale = min(float(value.abs().max()), 1e6) if value.numel() else 1.0
             noise = [torch.randn(value.shape, generator=generator, dtype=torch.float64) * scale for _ in range(devices)]
             parts = [part.to(value.dtype) for part in noise]
         elif not value.dtype.is_floating_point:
