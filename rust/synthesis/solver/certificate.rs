@@ -18,13 +18,11 @@ use super::problem::Problem;
 /// A step of the proof. Tables are named by their scopes, variables in ascending order; two never share a scope.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Moves `costs` (one for each label left of `variable`) from the table over `scope` to the table over the variable.
+    /// Moves costs from the table over `scope` to the tables over its single variables.
     Shift {
         /// The table.
         scope: Vec<usize>,
-        /// A variable of the scope.
-        variable: usize,
-        /// What leaves the table for each label.
+        /// What moves to each label left, variable after variable.
         costs: Vec<f64>,
     },
     /// Adds the table over `scope` to the one over `into`, which holds all its variables.
@@ -273,16 +271,13 @@ impl Checker {
 
     /// Takes a step. Returns the labels dropped, each with a lower bound of all assignments that have it.
     fn take(&mut self, step: &Step) -> Result<Dropped, String> {
-        if let Step::Shift { variable, .. }
-        | Step::Drop { variable, .. }
-        | Step::Fix { variable }
-        | Step::Eliminate { variable } = step
+        if let Step::Drop { variable, .. } | Step::Fix { variable } | Step::Eliminate { variable } = step
             && self.gone.get(*variable) != Some(&false)
         {
             return Err(format!("variable {variable} is not there"));
         }
         match step {
-            Step::Shift { scope, variable, costs } => self.shift(scope, *variable, costs)?,
+            Step::Shift { scope, costs } => self.shift(scope, costs)?,
             Step::Join { scope, into } => self.join(scope, into)?,
             Step::Drop { variable, labels } => return Ok(self.drop(*variable, labels)),
             Step::Fix { variable } => {
@@ -296,21 +291,24 @@ impl Checker {
         Ok(Vec::new())
     }
 
-    fn shift(&mut self, scope: &[usize], variable: usize, moved: &[f64]) -> Result<(), String> {
-        if scope.binary_search(&variable).is_err() || moved.len() != self.size(variable) {
+    fn shift(&mut self, scope: &[usize], moved: &[f64]) -> Result<(), String> {
+        let mut costs = self.remove(scope)?;
+        let expected: usize = scope.iter().map(|&variable| self.size(variable)).sum();
+        if scope.len() < 2 || moved.len() != expected || moved.iter().any(|cost| !cost.is_finite()) {
             return Err(format!(
-                "costs for each label of variable {variable} cannot move from the table over {scope:?}"
+                "{expected} finite costs can move from the table over {scope:?}"
             ));
         }
-        if moved.iter().any(|cost| !cost.is_finite()) {
-            return Err("only finite costs can move".to_string());
-        }
-        let mut costs = self.remove(scope)?;
-        for (entry, cost) in costs.iter_mut().enumerate() {
-            *cost -= moved[self.position(scope, variable, entry)];
+        let mut rest = moved;
+        for &variable in scope {
+            let (moved, others) = rest.split_at(self.size(variable));
+            for (entry, cost) in costs.iter_mut().enumerate() {
+                *cost -= moved[self.position(scope, variable, entry)];
+            }
+            self.add(vec![variable], moved.to_vec());
+            rest = others;
         }
         self.add(scope.to_vec(), costs);
-        self.add(vec![variable], moved.to_vec());
         Ok(())
     }
 

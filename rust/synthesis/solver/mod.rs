@@ -24,6 +24,7 @@ pub mod problem;
 mod prune;
 mod reduce;
 mod remainder;
+mod rows;
 mod search;
 mod solve;
 mod table;

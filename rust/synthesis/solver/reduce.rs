@@ -81,8 +81,8 @@ fn dead_labels(remainder: &Remainder) -> Dead {
     while let (Some(index), None) = (queue.pop_front(), dead.emptied) {
         queued[index] = false;
         let table = &remainder.tables[index];
-        for (axis, &variable) in table.scope.iter().enumerate() {
-            let supported = support(table, axis, &dead.alive);
+        let supported = support(table, &dead.alive);
+        for (&variable, supported) in table.scope.iter().zip(supported) {
             let unsupported = |&position: &usize| dead.alive[variable][position] && !supported[position];
             let unsupported = (0..supported.len()).filter(unsupported).collect();
             if dead.drop(variable, unsupported) {
@@ -98,31 +98,34 @@ fn dead_labels(remainder: &Remainder) -> Dead {
     dead
 }
 
-/// Whether each label along an axis has a finite entry among the labels that are alive.
-fn support(table: &Table, axis: usize, alive: &[Vec<bool>]) -> Vec<bool> {
-    if table.scope.iter().all(|&variable| !alive[variable].contains(&false)) {
-        let mut least = vec![0.0; table.shape[axis]];
-        table.min_marginals(table.span(axis), &mut least);
-        return least.into_iter().map(|cost| cost < f64::INFINITY).collect();
-    }
-    let mut supported = vec![false; table.shape[axis]];
-    let mut positions = vec![0; table.scope.len()];
-    for &cost in &table.costs {
-        if cost < f64::INFINITY
-            && table
-                .scope
-                .iter()
-                .zip(&positions)
-                .all(|(&v, &position)| alive[v][position])
+/// For each variable of the table, whether each of its labels has a finite entry among the labels that are alive.
+fn support(table: &Table, alive: &[Vec<bool>]) -> Vec<Vec<bool>> {
+    let mut supported: Vec<Vec<bool>> = table.shape.iter().map(|&size| vec![false; size]).collect();
+    let last = table.scope.len() - 1;
+    let (rows, last_alive) = (&table.scope[..last], &alive[table.scope[last]]);
+    let mut positions = vec![0; last];
+    for row in table.costs.chunks_exact(last_alive.len()) {
+        if rows
+            .iter()
+            .zip(&positions)
+            .all(|(&variable, &position)| alive[variable][position])
         {
-            supported[positions[axis]] = true;
+            let mut any = false;
+            for ((&cost, &alive), supported) in row.iter().zip(last_alive).zip(&mut supported[last]) {
+                let supports = alive && cost < f64::INFINITY;
+                *supported |= supports;
+                any |= supports;
+            }
+            for (supported, &position) in supported.iter_mut().zip(&positions) {
+                supported[position] |= any;
+            }
         }
-        for axis in (0..positions.len()).rev() {
-            positions[axis] += 1;
-            if positions[axis] < table.shape[axis] {
+        for (position, &size) in positions.iter_mut().zip(&table.shape).rev() {
+            *position += 1;
+            if *position < size {
                 break;
             }
-            positions[axis] = 0;
+            *position = 0;
         }
     }
     supported

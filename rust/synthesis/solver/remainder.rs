@@ -136,20 +136,12 @@ impl Remainder {
     }
 
     fn record_moves_of(&mut self, index: usize) {
-        let moved = mem::take(&mut self.moved[index]);
-        if moved.is_empty() {
-            return;
-        }
-        let mut rest = &moved[..];
-        let table = &self.tables[index];
-        for (&variable, &size) in table.scope.iter().zip(&table.shape) {
-            let (costs, others) = rest.split_at(size);
+        let costs = mem::take(&mut self.moved[index]);
+        if !costs.is_empty() {
             self.proof.push(Step::Shift {
-                scope: table.scope.clone(),
-                variable,
-                costs: costs.to_vec(),
+                scope: self.tables[index].scope.clone(),
+                costs,
             });
-            rest = others;
         }
     }
 

@@ -1,6 +1,8 @@
 //! Dense cost tables over sorted scopes, and the few operations on them that the algorithms share.
 
 use super::problem::Factor;
+use super::rows;
+pub(super) use super::rows::{Span, minimum};
 
 /// Costs over the live labels of the variables in `scope`, row-major (last variable fastest).
 #[derive(Clone, Debug)]
@@ -10,13 +12,6 @@ pub(super) struct Table {
     /// Number of labels of each variable of the scope.
     pub shape: Vec<usize>,
     pub costs: Vec<f64>,
-}
-
-/// Where a variable lies in a table: its label changes every `inner` entries.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub size: usize,
-    pub inner: usize,
 }
 
 impl Table {
@@ -67,40 +62,12 @@ impl Table {
 
     /// The least cost of each label along `span`; written to `result` (one value per label).
     pub fn min_marginals(&self, span: Span, result: &mut [f64]) {
-        result.fill(f64::INFINITY);
-        if span.inner == 1 {
-            for row in self.costs.chunks_exact(span.size) {
-                for (least, &cost) in result.iter_mut().zip(row) {
-                    *least = if cost < *least { cost } else { *least };
-                }
-            }
-        } else {
-            for block in self.costs.chunks_exact(span.size * span.inner) {
-                for (least, row) in result.iter_mut().zip(block.chunks_exact(span.inner)) {
-                    let row_minimum = minimum(row);
-                    *least = if row_minimum < *least { row_minimum } else { *least };
-                }
-            }
-        }
+        rows::min_marginals(&self.costs, span, result);
     }
 
     /// Adds a cost to each label along `span`.
     pub fn add_along(&mut self, span: Span, added: &[f64]) {
-        if span.inner == 1 {
-            for row in self.costs.chunks_exact_mut(span.size) {
-                for (cost, &addend) in row.iter_mut().zip(added) {
-                    *cost += addend;
-                }
-            }
-        } else {
-            for block in self.costs.chunks_exact_mut(span.size * span.inner) {
-                for (row, &addend) in block.chunks_exact_mut(span.inner).zip(added) {
-                    for cost in row {
-                        *cost += addend;
-                    }
-                }
-            }
-        }
+        rows::add_along(&mut self.costs, span, added);
     }
 
     /// Adds a table whose scope is part of this one's.
@@ -165,13 +132,6 @@ impl Table {
             }
         }
     }
-}
-
-/// The least of some costs.
-pub(super) fn minimum(costs: &[f64]) -> f64 {
-    costs
-        .iter()
-        .fold(f64::INFINITY, |least, &cost| if cost < least { cost } else { least })
 }
 
 /// Strides of a row-major table.
