@@ -35,14 +35,14 @@ class Sketch:
     def sizes(self, count: int) -> list[int]:
         return [self.rng.randint(self.smallest, 4) for _ in range(count)]
 
-    def _hold(self, value: torch.Tensor, name: str) -> Ref:
+    def hold(self, value: torch.Tensor, name: str) -> Ref:
         self.graph.tensors.append(Tensor(name, tuple(value.shape), value.dtype))
         self.values.append(value)
         return Ref(len(self.values) - 1)
 
     def constant(self, value: torch.Tensor) -> Ref:
         """An input with this value."""
-        ref = self._hold(value, f"x{len(self.values)}")
+        ref = self.hold(value, f"x{len(self.values)}")
         self.graph.inputs.append(Input("input", f"args.{ref.tensor}", ref.tensor))
         return ref
 
@@ -72,7 +72,7 @@ class Sketch:
         made = target(*self._filled(args), **self._filled(kwargs))
         listed = isinstance(made, (list, tuple))
         refs = [
-            None if value is None or i in dead else self._hold(value, f"{operator.name}.{i}")
+            None if value is None or i in dead else self.hold(value, f"{operator.name}.{i}")
             for i, value in enumerate(made if listed else (made,))
         ]
         results = tuple(None if ref is None else ref.tensor for ref in refs)

@@ -61,8 +61,8 @@ def test_products_are_numbered_and_names_are_unique() -> None:
     sketch = Sketch(random.Random(0))
     x = sketch.product((2, 3), (4,))
     sketch.graph.inputs[0] = Input("parameter", "a", 0)
-    sketch.graph.inputs.append(Input("parameter", "a.0", sketch._hold(torch.zeros(5), "other").tensor))
-    sketch.graph.inputs.append(Input("parameter", "a.0", sketch._hold(torch.zeros(5), "another").tensor))
+    sketch.graph.inputs.append(Input("parameter", "a.0", sketch.hold(torch.zeros(5), "other").tensor))
+    sketch.graph.inputs.append(Input("parameter", "a.0", sketch.hold(torch.zeros(5), "another").tensor))
     sketch.call(aten.neg.default, x)
     names = [axis.name for axis in annotate(sketch.graph).axes]
     assert names == ["a.0", "a.1", "a.2", "a.0.0", "a.0.0#2"]

@@ -64,7 +64,7 @@ def test_nothing_is_replicated_for_want_of_a_rule(name: str, dropout: float) -> 
 @every_model
 @pytest.mark.parametrize("forbidden", ["", "batch"])
 def test_all_products_can_be_sharded(name: str, dropout: float, forbidden: str) -> None:
-    """Every matrix product, convolution and attention has a choice along some axis, also along another than the batch."""
+    """Every product, convolution and attention has a choice along some axis, also along another than the batch."""
     axes, _ = annotated(name, dropout)
     whole = [
         operator.name
@@ -128,7 +128,7 @@ def test_gpt2_shares_heads_through_the_fused_projection() -> None:
     named = {axis.name: axis.size for axis in axes.axes}
     assert named["transformer.wte.weight.0"] == 20
     assert named["transformer.wte.weight.1"] == 16
-    # batch, sequence, vocabulary, hidden; heads and features twice (q, k, v and output), hidden of the MLP, in each layer
+    # batch, sequence, vocabulary, hidden; in each layer 3 x heads x features and the hidden axis of the MLP; labels
     assert len(axes.axes) <= 4 + 2 * 5 + 8
     hidden = axes.occurrences[parameter(graph, "transformer.wte.weight")][1].axis
     for name in ["transformer.h.0.ln_1.weight", "transformer.h.1.mlp.c_proj.bias", "transformer.wpe.weight"]:

@@ -61,6 +61,10 @@ class AxisGraph:
 
     def to_json(self) -> bytes:
         """What the Rust core reads: format ``hap-graph-1``."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> bytes:
         return serialise.to_json(self)
 
     @cached_property
@@ -156,7 +160,7 @@ def annotate(graph: Graph) -> AxisGraph:
 
 
 def _bind(call: Call, rule: Rule, operator: Operator, dims: Sequence[Dims], hard: bool) -> Bound | None:
-    ordered = [0] * len(operator.operands)
+    ordered = [0] * len(call.order)
     for tensor, place in zip(operator.operands, call.order, strict=True):
         ordered[place] = tensor
     operands = [dims[t] for t in ordered]
@@ -179,13 +183,14 @@ def _bind(call: Call, rule: Rule, operator: Operator, dims: Sequence[Dims], hard
 def _choices(
     graph: Graph, operator: Operator, bound: Bound | None, dims: Sequence[Dims], numbers: Mapping[Factor, int]
 ) -> tuple[Choice, ...]:
+    operands = operator.operands
     if bound is None:
         exist = [t for t in operator.results if t is not None]
-        return (Choice((REPLICATE,) * len(operator.operands), (REPLICATE,) * len(exist)),)
+        return (Choice((REPLICATE,) * len(operands), (REPLICATE,) * len(exist)),)
     return operator_choices(
         bound,
-        [graph.tensors[t] for t in operator.operands],
-        [dims[t] for t in operator.operands],
+        [graph.tensors[t] for t in operands],
+        [dims[t] for t in operands],
         [None if t is None else dims[t] for t in operator.results],
         numbers,
     )

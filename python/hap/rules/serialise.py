@@ -78,7 +78,7 @@ def _placements(placements: Placements) -> list[str]:
 
 def fingerprint(axes: AxisGraph) -> str:
     """SHA-256 over what Rust reads, all shapes and arguments, and the values of constants."""
-    digest = hashlib.sha256(to_json(axes))
+    digest = hashlib.sha256(axes.to_json())
     graph = axes.graph
     for tensor in graph.tensors:
         digest.update(repr(tensor.shape).encode())

@@ -46,14 +46,16 @@ def _slice(call: Call, inner: Inner) -> Written:
 
 
 def _slice_local(call: Call, local: Local) -> Lowered:
-    dim, size, start, length = _bounds(call)
-    changes: dict[str, Any] = {}
-    if length == size and call["step"] == 1:
-        changes = {"start": 0, "end": local.operand(0)[dim]}
-    elif local.size("in") != local.whole("in"):
-        part, share = local.whole("in"), local.size("in")
-        changes = {"start": start // part * share, "end": (start + length) // part * share}
-    return call.operator.target, changes
+    dim, _, start, length = _bounds(call)
+    return call.operator.target, _local_bounds(call, local, dim, start, length)
+
+
+def _local_bounds(call: Call, local: Local, dim: int, start: int, length: int) -> dict[str, Any]:
+    """Start and end in proportion to the rank's share of the inner part; as traced where it holds all of it."""
+    if length == call.shape()[dim] and call["step"] == 1:
+        return {"start": 0, "end": local.operand(0)[dim]}
+    part, share = local.whole("in"), local.size("in")
+    return {} if part == share else {"start": start // part * share, "end": (start + length) // part * share}
 
 
 def _common(sizes: list[list[int]]) -> int:
@@ -191,15 +193,8 @@ def _scattered(call: Call, inner: Inner) -> Written:
 
 
 def _scattered_local(call: Call, local: Local) -> Lowered:
-    dim, size, start, _ = _bounds(call)
-    length = call.shape(1)[dim]
-    changes: dict[str, Any] = {}
-    if length == size and call["step"] == 1:
-        changes = {"start": 0, "end": local.operand(0)[dim]}
-    elif local.size("in") != local.whole("in"):
-        part, share = local.whole("in"), local.size("in")
-        changes = {"start": start // part * share, "end": (start + length) // part * share}
-    return call.operator.target, changes
+    dim, _, start, _ = _bounds(call)
+    return call.operator.target, _local_bounds(call, local, dim, start, call.shape(1)[dim])
 
 
 def _select_scatter(call: Call) -> str:

@@ -7,23 +7,33 @@ from collections.abc import Callable
 from hap.rules.call import Call, Rule, Table
 
 
-def _reduction(linear: bool) -> Callable[[Call], str | None]:
-    """A sum may be shared along the dimensions that it takes; another reduction may not."""
+def _reduction(call: Call, mark: str, block: bool) -> str:
+    """Each dimension a letter; the reduced ones are gone, or of size one, in every result."""
+    reduced = set(call.dims()) if "dim" in call.arguments else set(range(len(call.shape())))
+    keep = bool(call.arguments.get("keepdim", False))
+    operand, result = [], []
+    for i in range(len(call.shape())):
+        operand.append(f"d{i}!" if block and i in reduced else f"d{i}")
+        if i not in reduced:
+            result.append(f"d{i}")
+        elif keep:
+            result.append("_")
+    patterns = [" ".join(result) or "."] * len(call.results)
+    return f"{mark}{' '.join(operand) or '.'} -> {', '.join(patterns)}"
 
-    def line(call: Call) -> str | None:
-        reduced = set(call.dims()) if "dim" in call.arguments else set(range(len(call.shape())))
-        keep = bool(call.arguments.get("keepdim", False))
-        operand, result = [], []
-        for i in range(len(call.shape())):
-            operand.append(f"d{i}" if linear or i not in reduced else f"d{i}!")
-            if i not in reduced:
-                result.append(f"d{i}")
-            elif keep:
-                result.append("_")
-        patterns = [" ".join(result) or "."] * len(call.results)
-        return f"{'~' if linear else ''}{' '.join(operand) or '.'} -> {', '.join(patterns)}"
 
-    return line
+def _sum(call: Call) -> str:
+    """May be shared along the dimensions that it takes."""
+    return _reduction(call, "~", block=False)
+
+
+def _mean(call: Call) -> str:
+    """Divides by the size on this rank, so the dimensions that it takes stay whole."""
+    return _reduction(call, "~", block=True)
+
+
+def _other(call: Call) -> str:
+    return _reduction(call, "", block=True)
 
 
 def along_dim(call: Call) -> dict[str, int]:
@@ -42,39 +52,18 @@ def _along(line: str) -> Callable[[Call], str]:
     return write
 
 
-_SUM = Rule(_reduction(linear=True))
-_OTHER = Rule(_reduction(linear=False))
+_NOT_LINEAR = """
+    amax.default amin.default max.default min.default max.dim min.dim any.default any.dim any.dims all.default all.dim
+    all.dims prod.default prod.dim_int logsumexp.default argmax.default argmin.default var.correction std.correction
+    var_mean.correction
+"""
 
 RULES: Table = {
-    "aten.sum.default": _SUM,
-    "aten.sum.dim_IntList": _SUM,
-    **{
-        f"aten.{name}": _OTHER
-        for name in [
-            "amax.default",
-            "amin.default",
-            "max.default",
-            "min.default",
-            "any.default",
-            "any.dim",
-            "any.dims",
-            "all.default",
-            "all.dim",
-            "all.dims",
-            "prod.default",
-            "prod.dim_int",
-            "logsumexp.default",
-            "var_mean.correction",
-            "var.correction",
-            "std.correction",
-            "argmax.default",
-            "argmin.default",
-            "max.dim",
-            "min.dim",
-        ]
-    },
-    "aten.mean.default": Rule(lambda call: "~" + _reduction(linear=False)(call)),  # type: ignore[operator]
-    "aten.mean.dim": Rule(lambda call: "~" + _reduction(linear=False)(call)),  # type: ignore[operator]
+    "aten.sum.default": Rule(_sum),
+    "aten.sum.dim_IntList": Rule(_sum),
+    "aten.mean.default": Rule(_mean),
+    "aten.mean.dim": Rule(_mean),
+    **{f"aten.{name}": Rule(_other) for name in _NOT_LINEAR.split()},
     "aten.cumsum.default": Rule(_along("~*a d! *b -> *a d! *b"), runs=along_dim),
     "aten.cumprod.default": Rule(_along("*a d! *b -> *a d! *b"), runs=along_dim),
     "aten.sort.default": Rule(_along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
