@@ -220,3 +220,29 @@ def test_random_numbers_are_a_function_of_seed_and_step() -> None:
     assert not any(torch.Tag.nondeterministic_seeded in o.target.tags for o in graph.operators)
     losses = [run(graph, bind(graph, module, args, rng=rng))["loss", ""].item() for rng in ((5, 0), (5, 0), (5, 1))]
     assert losses[0] == losses[1] != losses[2]
+
+
+class Sums(nn.Module):
+    """Gradients that are the tangent itself, or the same tensor for two parameters; outputs that are inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(3, 2)
+        self.right = nn.Linear(3, 2)
+        self.offset = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (self.left(x) + self.right(x)).sum() + self.offset, x, self.offset.detach()
+
+
+def test_each_output_has_a_tensor_of_its_own() -> None:
+    module, args = Sums(), (torch.randn(4, 3),)
+    graph = hap.trace(module, args)
+    tensors = [output.tensor for output in graph.outputs]
+    assert len(set(tensors)) == len(tensors) == 8
+    assert not set(tensors) & {item.tensor for item in graph.inputs}
+    got = run(graph, bind(graph, module, args))
+    assert got["output", "1"].equal(args[0])
+    assert got["gradient", "offset"] == 1
+    torch.testing.assert_close(got["gradient", "left.bias"], torch.full((2,), 4.0))
+    torch.testing.assert_close(got["gradient", "left.weight"], got["gradient", "right.weight"])

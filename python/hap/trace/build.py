@@ -167,6 +167,7 @@ class _Builder:
     def written(self, node: Node, name: str) -> tuple[int | None, ...]:
         """Makes the tensors that a node writes; those that nobody reads do not exist."""
         value = node.meta["val"]
+        assert value is not None, node
         if isinstance(value, torch.Tensor):
             index = self.tensor(name, self.static(node, value), value.dtype)
             self.values[node] = index

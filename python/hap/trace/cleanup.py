@@ -6,9 +6,11 @@ import itertools
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.descriptors import GradAOTOutput
 from torch.fx import Graph, Node
 
 from hap.errors import TraceError
+from hap.trace.simplify import simplify
 from hap.trace.sources import source_of
 
 aten = torch.ops.aten
@@ -30,8 +32,9 @@ def clean(graph: Graph) -> Node | None:
         _replace_random(graph, rng)
     _drop_output_clones(graph)
     graph.eliminate_dead_code()
-    _simplify_layout(graph)
+    simplify(graph)
     _number_random(graph)
+    _separate_outputs(graph)
     graph.lint()
     return rng
 
@@ -53,25 +56,27 @@ def _drop_output_clones(graph: Graph) -> None:
             output.replace_input_with(node, node.args[0])
 
 
-def _simplify_layout(graph: Graph) -> None:
-    """Drops clones that leave the strides as they are, and permutations that undo each other."""
-    for node in list(graph.nodes):
-        if node.target is aten.clone.default:
-            source = node.args[0]
-            if node.meta["val"].stride() == source.meta["val"].stride():
-                node.replace_all_uses_with(source)
-                graph.erase_node(node)
-        elif node.target is aten.permute.default:
-            source, order = node.args
-            if source.target is aten.permute.default:
-                rank = len(order)
-                order = [source.args[1][dim % rank] % rank for dim in order]
-                source = source.args[0]
-                node.args = (source, order)
-            if list(order) == list(range(len(order))):
-                node.replace_all_uses_with(source)
-                graph.erase_node(node)
-    graph.eliminate_dead_code()
+def _separate_outputs(graph: Graph) -> None:
+    """Gives each output a tensor of its own that an operator writes.
+
+    The gradient of an added bias may be the tangent itself, and two parameters may have the same gradient; what is done
+    to one in place must not reach the other.
+    """
+    output = next(node for node in graph.nodes if node.op == "output")
+    seen: set[Node] = set()
+    results: list[Any] = []
+    for described, node in zip(output.meta["desc"], output.args[0], strict=True):
+        if isinstance(node, Node) and (node.op != "call_function" or node in seen):
+            with graph.inserting_before(output):
+                copy = graph.call_function(aten.clone.default, (node,))
+            backward = isinstance(described, GradAOTOutput)
+            copy.meta = {**node.meta, "partitioner_tag": "is_backward" if backward else "is_forward"}
+            copy.meta.pop("desc", None)
+            node = copy
+        if isinstance(node, Node):
+            seen.add(node)
+        results.append(node)
+    output.args = (results,)
 
 
 def _is_random(node: Node) -> bool:

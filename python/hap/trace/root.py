@@ -82,7 +82,7 @@ class Root(nn.Module):
         self.module = module
         self.structure = structure
         self.flat = list(flat)
-        self.buffers = [name for name, _ in module.named_buffers()]
+        self.buffer_names = [name for name, _ in module.named_buffers()]
         # Not train(): that would be recursive, and change submodules that the user has frozen.
         self.training = module.training
 
@@ -91,9 +91,9 @@ class Root(nn.Module):
         rest = iter(tensors)
         args, kwargs = pytree.tree_unflatten([next(rest) if x is TENSOR else x for x in self.flat], self.structure)
         found: list[tuple[str, Tensor]] = []
-        before = [self.module.get_buffer(name) for name in self.buffers]
+        before = [self.module.get_buffer(name) for name in self.buffer_names]
         structure = _describe(self.module(*args, **kwargs), "", found)
-        for name, old in zip(self.buffers, before, strict=True):
+        for name, old in zip(self.buffer_names, before, strict=True):
             new = self.module.get_buffer(name)
             # `self.total = self.total + x` makes a new tensor, which capture would drop as a change of Python state.
             if new is not old:
