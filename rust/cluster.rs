@@ -57,7 +57,8 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CollectiveCost {
-    /// Seconds for nothing.
+    /// Seconds for nothing. Of a grouped collective: with a share on every device; devices without one are left out, and
+    /// their part of it with them.
     pub latency: f64,
     /// Bytes per second.
     pub bandwidth: f64,

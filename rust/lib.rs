@@ -7,7 +7,8 @@
 //! * [`shares`]: which fraction of each axis each device gets;
 //! * [`cost`]: what instructions cost;
 //! * [`wellformed`]: the validator of graphs; [`validate`]: the validator of programs;
-//! * [`simulate`]: how long a step takes; [`memory`]: what it holds; [`stages`]: both as affine functions of the shares;
+//! * [`simulate`]: how long a step takes; [`memory`]: what it holds; [`stages`]: both as affine functions of the
+//!   shares;
 //! * [`synthesis`]: exact search for the cheapest program.
 //!
 //! The crate knows no Python; the feature `python` adds the bindings.
