@@ -1,0 +1,65 @@
+"""The README's examples, run as they stand."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hap
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+TRAINING, CLUSTERS, PLANNING, CHECKING = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+class Regression(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def forward(self, x, y):
+        return (self.layers(x).squeeze(1) - y).square().mean()
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = Regression()
+    cluster = hap.Cluster(["V100", "P100"], link=hap.Link(bandwidth=1.25e9, latency=5e-5))
+    cluster.save("cluster.json")
+    return {
+        "hap": hap,
+        "model": model,
+        "cluster": cluster,
+        "x": torch.randn(12, 8),
+        "y": torch.randn(12),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+    }
+
+
+@pytest.mark.parametrize("left_out", [0, 1], ids=["example inputs", "planned at the first call"])
+def test_training(names, left_out):
+    lines = [line for line in TRAINING.splitlines() if "hap.parallelize" in line]
+    assert len(lines) == 2
+    names |= {"cluster": ["V100"], "loader": [(names["x"], names["y"])] * 5}
+    before = names["model"](names["x"], names["y"]).item()
+    exec(TRAINING.replace(lines[left_out], ""), names)
+    assert names["loss"].item() < before
+
+
+def test_clusters(names):
+    exec(CLUSTERS, names)
+    assert [device.name for device in names["cluster"].devices] == ["V100", "P100"]
+
+
+def test_planning(names, capsys):
+    exec(PLANNING, names)
+    assert "all_reduce" in capsys.readouterr().out or "batch" in names["plan"].splits
+    assert hap.Plan.load("plan.json").splits == names["plan"].splits
+
+
+def test_checking(names):
+    exec(CHECKING, names)
+    assert names["result"].error < 1e-10
