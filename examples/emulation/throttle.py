@@ -1,8 +1,9 @@
-"""Slows processes down without root, by stopping and continuing them.
+"""Slows the computation of processes down without root, by stopping and continuing them.
 
-Each process may use a share of one processor: its *duty*. A token bucket holds the processor time that it may still
-use; it fills at the rate of the duty, and a process that has emptied it is stopped until it has filled a little. So
-whatever the process does is slowed equally, and time that it lost to other processes is made up for.
+The main thread of each process may use a share of one processor: its *duty*. A token bucket holds the processor time that
+it may still use; it fills at the rate of the duty, and a process that has overdrawn it is stopped until that is paid back.
+So whatever the main thread does is slowed equally, and time that it lost to other processes is made up for. The threads
+that carry data between processes do not count, as a network is no slower for the slow devices on it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PERIOD = 0.001
 """Seconds between two looks at the processes."""
 
 BURST = 0.002
-"""Seconds of processor time that a full bucket holds, and that a stopped process waits for, times the duty."""
+"""Seconds of waiting that a process may make up for: a full bucket holds this much processor time, times the duty."""
 
 
 @dataclass(slots=True)
@@ -57,10 +58,10 @@ class Throttle:
             self._last = now
         for pid, bucket in self._buckets.items():
             used = processor_time(pid)
-            full = BURST * bucket.duty
-            bucket.tokens = min(full, bucket.tokens + (now - self._last) * bucket.duty - (used - bucket.used))
+            earned = (now - self._last) * bucket.duty - (used - bucket.used)
+            bucket.tokens = min(BURST * bucket.duty, bucket.tokens + earned)
             bucket.used = used
-            if bucket.stopped and bucket.tokens >= full:
+            if bucket.stopped and bucket.tokens >= 0:
                 os.kill(pid, signal.SIGCONT)
                 bucket.stopped = False
             elif not bucket.stopped and bucket.tokens < 0 and bucket.duty < 1:
@@ -80,11 +81,12 @@ class Throttle:
 
 
 def processor_time(pid: int) -> float:
-    """Seconds of processor time that a process has used, all its threads together.
-
-    Linux's clock of another process; its number is made of the process id as ``clock_getcpuclockid(3)`` does.
-    """
-    return time.clock_gettime((~pid << 3) | 2)
+    """Seconds of processor time that the main thread of a process has used, up to the last tick of the kernel's clock."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[0]) * 1e-9
+    except FileNotFoundError:
+        raise ProcessLookupError(f"no process {pid}") from None
 
 
 def feasible(duties: list[float]) -> list[float]:
