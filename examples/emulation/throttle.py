@@ -1,9 +1,9 @@
 """Slows the computation of processes down without root, by stopping and continuing them.
 
-The main thread of each process may use a share of one processor: its *duty*. A token bucket holds the processor time that
-it may still use; it fills at the rate of the duty, and a process that has overdrawn it is stopped until that is paid back.
-So whatever the main thread does is slowed equally, and time that it lost to other processes is made up for. The threads
-that carry data between processes do not count, as a network is no slower for the slow devices on it.
+The main thread of each process may use a share of one processor: its *duty*. A token bucket holds the processor time
+that it may still use; it fills at the rate of the duty, and a process that has overdrawn it is stopped until that is
+paid back. So whatever the main thread does is slowed equally, and time that it lost to other processes is made up for.
+The threads that carry data between processes do not count, as a network is no slower for the slow devices on it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Throttle:
 
 
 def processor_time(pid: int) -> float:
-    """Seconds of processor time that the main thread of a process has used, up to the last tick of the kernel's clock."""
+    """Seconds of processor time that a process's main thread has used, up to the kernel's last tick."""
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
             return int(file.read().split()[0]) * 1e-9
