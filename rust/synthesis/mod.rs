@@ -141,6 +141,10 @@ fn solve(graph: &Graph, model: &Model, limits: &Limits) -> Result<Solution, Synt
 }
 
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
+mod oracle;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
