@@ -164,9 +164,23 @@ def test_costs() -> None:
     assert axes.layout == (False, False, False, False, False, True, False)
     assert operators["permute"]["flops"] == 0
     assert operators["permute"]["operand_bytes"] == operators["permute"]["result_bytes"] == [0.0]
+    assert operators["expand"]["flops"] == 0
+    assert operators["expand"]["result_bytes"] == [0.0]
     assert operators["relu"]["flops"] == 15
     assert operators["relu"]["result_bytes"] == [30.0]
     assert operators["mm"]["dtype"] == "bfloat16"
+
+
+def test_results_that_nobody_reads_cost_nothing() -> None:
+    def flops(dead: tuple[int, ...]) -> float:
+        s = Sketch(random.Random(0))
+        x, weight, grad = s.tensor(2, 3, 4, 4), s.tensor(5, 3, 2, 2), s.tensor(2, 5, 3, 3)
+        rest = ([5], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True])
+        s.call(aten.convolution_backward.default, grad, x, weight, *rest, dead=dead)
+        return annotate(s.graph).flops[0]
+
+    assert flops((1,)) > 0
+    assert flops((0,)) + flops((1,)) == flops(())
 
 
 def test_a_lookup_touches_what_it_looks_up() -> None:

@@ -199,5 +199,10 @@ class Rule:
     touched: Callable[[Call], tuple[list[float], list[float]]] | None = None
 
 
+def nothing_touched(call: Call) -> tuple[list[float], list[float]]:
+    """For operators whose results are views: no byte is read or written."""
+    return [0.0] * len(call.operands), [0.0] * len(call.results)
+
+
 Table = dict[str, Rule]
 """The rules of a family by overload, ``aten.mm.default``."""

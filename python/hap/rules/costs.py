@@ -24,7 +24,11 @@ def flops(graph: Graph, call: Call, rule: Rule | None) -> float:
         return 0.0
     function = formula(call.operator.target)
     if function is not None:
-        args, kwargs = (_shapes(graph, value) for value in (call.operator.args, call.operator.kwargs))
+        named = dict(zip(call.signature.names, call.operator.args, strict=False))
+        if "output_mask" in named:  # the formula asks for the shape of every result that the mask names
+            exist = [t is not None for t in call.results]
+            named["output_mask"] = [a and b for a, b in zip(named["output_mask"], exist, strict=True)]
+        args, kwargs = (_shapes(graph, value) for value in (tuple(named.values()), call.operator.kwargs))
         results = [None if t is None else t.shape for t in call.results]
         out = tuple(results) if call.signature.sequence else results[0]
         return float(function(*args, **kwargs, out_val=out))

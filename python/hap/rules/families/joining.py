@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hap.rules.call import Call, Inner, Local, Lowered, Rule, Table
+from hap.rules.call import Call, Inner, Local, Lowered, Rule, Table, nothing_touched
 
 Written = tuple[str, dict[str, int]]
 
@@ -204,21 +204,16 @@ def _select_scatter(call: Call) -> str:
     return f"+{_text(operand)}, +{_text(source)} -> {_text(operand)}"
 
 
-def _views(call: Call) -> tuple[list[float], list[float]]:
-    """These results are views: nothing is touched."""
-    return [0.0] * len(call.operands), [0.0] * len(call.results)
-
-
-_SPLIT = Rule(_split, soft=True, lower=_split_local, touched=_views)
+_SPLIT = Rule(_split, soft=True, lower=_split_local, touched=nothing_touched)
 
 RULES: Table = {
-    "aten.slice.Tensor": Rule(_slice, soft=True, lower=_slice_local, touched=_views),
+    "aten.slice.Tensor": Rule(_slice, soft=True, lower=_slice_local, touched=nothing_touched),
     "aten.split.Tensor": _SPLIT,
     "aten.split_with_sizes.default": _SPLIT,
     "aten.cat.default": Rule(_cat, soft=True),
     "aten.stack.default": Rule(_stack),
-    "aten.select.int": Rule(_without, touched=_views),
-    "aten.unbind.int": Rule(_without, touched=_views),
+    "aten.select.int": Rule(_without, touched=nothing_touched),
+    "aten.unbind.int": Rule(_without, touched=nothing_touched),
     "aten.constant_pad_nd.default": Rule(_pad, soft=True, lower=_pad_local),
     "aten.slice_scatter.default": Rule(_scattered, soft=True, lower=_scattered_local),
     "aten.select_scatter.default": Rule(_select_scatter),

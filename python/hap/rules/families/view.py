@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hap.rules.call import Call, Local, Lowered, Rule, Table
+from hap.rules.call import Call, Local, Lowered, Rule, Table, nothing_touched
 
 
 def _reshape(call: Call, local: Local) -> Lowered:
@@ -95,7 +95,7 @@ RULES: Table = {
     "aten.squeeze.dim": Rule(_squeeze, layout=True, lower=_squeeze_local),
     "aten.squeeze.dims": Rule(_squeeze, layout=True, lower=_squeeze_local),
     "aten.unsqueeze.default": Rule(_unsqueeze, layout=True),
-    "aten.expand.default": Rule("~... -> *d size size=result"),
+    "aten.expand.default": Rule("~... -> *d size size=result", touched=nothing_touched),
     "aten.repeat.default": Rule(_repeat, lower=_repeat_local),
     "aten.flip.default": Rule(_flip),
     "aten.roll.default": Rule(_flip),
