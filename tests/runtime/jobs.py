@@ -18,7 +18,7 @@ Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def cluster(ranks: int) -> hap.Cluster:
-    """Unequal devices over a link slow enough for the choices to matter."""
+    """Unequal devices over a link fast enough for small models to be shared."""
     devices = [hap.Device(flops=1e9 * (rank + 1), memory_bandwidth=1e9, memory=1e9) for rank in range(ranks)]
     return hap.Cluster(devices, link=hap.Link(bandwidth=1e9, latency=1e-6))
 
@@ -59,12 +59,13 @@ def loss_of(output: Any) -> torch.Tensor:
 
 def difference(model: Any, reference: nn.Module) -> float:
     """Largest relative difference of a parameter or buffer, gathered, from the single device's."""
-    state = dict(reference.named_parameters()) | dict(reference.named_buffers())
-    floor = 1e-3 * max(float(value.detach().double().norm()) for value in state.values())
     worst = 0.0
-    for name, value in state.items():
-        error = float((model.full_parameter(name).double() - value.detach().double()).norm())
-        worst = max(worst, error / max(float(value.detach().double().norm()), floor))
+    for name, value in [*reference.named_parameters(), *reference.named_buffers()]:
+        expected, found = value.detach().double(), model.full_parameter(name).double()
+        if name.endswith("c_attn.bias"):
+            # The gradient of the keys' bias is zero in exact arithmetic; Adam makes steps of the rounding errors.
+            expected, found = (torch.cat([x.chunk(3)[0], x.chunk(3)[2]]) for x in (expected, found))
+        worst = max(worst, float((found - expected).norm()) / max(float(expected.norm()), 1e-30))
     return worst
 
 

@@ -92,6 +92,21 @@ class Launcher:
                 process.kill()
                 process.join()
 
+    def send(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Start ``function(rank, *arguments)`` on every rank; :meth:`receive` gets the results."""
+        for channel in self.channels:
+            channel.send((function, arguments))
+
+    def receive(self, rank: int, limit: float = 100.0) -> Any:
+        """One rank's result. Raises ``RankError`` as :meth:`run` does."""
+        channel = self.channels[rank]
+        if not channel.poll(limit):
+            raise RankError(f"rank {rank} did not answer in {limit} s", {})
+        good, value = channel.recv()
+        if not good:
+            raise RankError(f"rank {rank}: {value}", {rank: value})
+        return value
+
     def run(
         self, function: Callable[..., Any], *arguments: Any, limit: float = 100.0, ranks: list[int] | None = None
     ) -> list[Any]:

@@ -139,8 +139,14 @@ def parallelize(
     kind = type(module)
     module.__class__ = type(f"Parallel{kind.__name__}", (ParallelModule, kind), {"__module__": kind.__module__})
     if example_inputs is not None or example_kwargs is not None:
-        with torch.enable_grad():
-            session.prepare(Call(tuple(example_inputs or ()), dict(example_kwargs or {}), session.device))
+        try:
+            with torch.enable_grad():
+                session.prepare(Call(tuple(example_inputs or ()), dict(example_kwargs or {}), session.device))
+        except Exception:
+            # Nothing has been placed yet: the user gets the module back as it was.
+            module.__class__ = kind
+            del module._hap_session
+            raise
     return module
 
 

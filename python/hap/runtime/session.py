@@ -137,7 +137,8 @@ class Session:
         numbers = self.control.numbers([number, call.samples], "comparing the ranks' inputs")
         if any(other != number for other, _ in numbers):
             self.control.same(call.description(), "the inputs of one call")
-            self.control.same({"the training flags or requires_grad": str(flags)}, "the module at one call")
+            module = {"the names of parameters": ", ".join(self.state()), "training flags or requires_grad": str(flags)}
+            self.control.same(module, "the module at one call")
             raise RuntimeMismatchError("the ranks call the module in different ways")
         return tuple(samples for _, samples in numbers)
 

@@ -1,0 +1,166 @@
+"""Wrong use of ``hap.parallelize`` gives a clear error, on all ranks, and no hang."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hap
+from hap.errors import HapError, PlanError, RuntimeMismatchError
+from tests import models
+from tests.runtime import jobs
+from tests.runtime.launch import Launcher
+
+
+def alone() -> tuple[Any, tuple[Any, ...]]:
+    """The MLP on a job of one process, with its inputs."""
+    module, args, _ = models.mlp(torch.float32)
+    return hap.parallelize(module, jobs.cluster(1)), args
+
+
+def test_not_a_module() -> None:
+    with pytest.raises(HapError, match=r"expected a torch\.nn\.Module, got function"):
+        hap.parallelize(lambda x: x, ["V100"])  # type: ignore[arg-type]
+
+
+def test_other_number_of_devices() -> None:
+    module, _, _ = models.mlp()
+    with pytest.raises(RuntimeMismatchError, match="the job has 1 process, but devices= lists 3"):
+        hap.parallelize(module, jobs.cluster(3))
+
+
+def test_meta_parameters() -> None:
+    with torch.device("meta"):
+        module = nn.Linear(2, 2)
+    with pytest.raises(HapError, match=r'"weight" is on the meta device: materialise'):
+        hap.parallelize(module, jobs.cluster(1))
+
+
+def test_twice() -> None:
+    model, _ = alone()
+    with pytest.raises(HapError, match="parallel already"):
+        hap.parallelize(model, jobs.cluster(1))
+
+
+def test_gradient_left_over() -> None:
+    module, args, _ = models.mlp(torch.float32)
+    module(*args).backward()
+    with pytest.raises(HapError, match="zero_grad"):
+        hap.parallelize(module, jobs.cluster(1), args)
+
+
+def test_second_backward() -> None:
+    model, args = alone()
+    loss = model(*args)
+    loss.backward()
+    with pytest.raises(HapError, match="second time"):
+        loss.backward()
+
+
+def test_parameters_changed_before_backward() -> None:
+    model, args = alone()
+    loss = model(*args)
+    with torch.no_grad():
+        model.layers[1].weight.add_(1.0)
+    with pytest.raises(HapError, match=r"layers\.1\.weight.*changed in place"):
+        loss.backward()
+
+
+def test_input_on_another_device() -> None:
+    model, args = alone()
+    with pytest.raises(HapError, match=r'"args\.0" is on meta, but the module is on cpu'):
+        model(args[0].to("meta"), args[1])
+
+
+def test_plan_of_another_shape() -> None:
+    module, args, _ = models.mlp(torch.float32)
+    plan = hap.plan(copy.deepcopy(module), devices=jobs.cluster(1), example_inputs=[x[:2] for x in args])
+    with pytest.raises(PlanError, match="another module"):
+        hap.parallelize(module, jobs.cluster(1), args, plan=plan)
+
+
+def test_left_as_it_was_where_tracing_fails() -> None:
+    module = nn.Linear(2, 2)
+    weight = module.weight
+    with pytest.raises(HapError):
+        hap.parallelize(module, jobs.cluster(1), (torch.ones(3, 3),))
+    assert module.weight is weight
+    assert module.weight.shape == (2, 2)
+
+
+def _different_shapes(rank: int) -> str:
+    module, args, _ = models.mlp(torch.float32)
+    model = hap.parallelize(module, jobs.cluster(2), args)
+    model(*args).backward()
+    x, y = args
+    try:
+        # One rank calls with a shape that is known, the other with a new one.
+        model(x[: 6 - rank], y[: 6 - rank])
+    except RuntimeMismatchError as error:
+        model(*args).backward()  # the job goes on
+        return str(error)
+    return "no error"
+
+
+def _different_modules(rank: int) -> str:
+    module, args, _ = models.mlp(torch.float32, dropout=0.5)
+    if rank == 1:
+        module.dropout = nn.Identity()
+    try:
+        hap.parallelize(module, jobs.cluster(2), args)
+    except RuntimeMismatchError as error:
+        return str(error)
+    return "no error"
+
+
+def _one_cannot_trace(rank: int) -> str:
+    module, args, _ = models.mlp(torch.float32)
+    if rank == 1:
+        module.layers[0] = nn.Linear(3, 8)
+    try:
+        hap.parallelize(module, jobs.cluster(2), args)
+    except HapError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def _train_until_error(rank: int) -> str:
+    module, args, _ = models.mlp(torch.float32)
+    model = hap.parallelize(module, jobs.cluster(2), args)
+    torch.distributed.barrier()
+    if rank == 1:
+        return "ready"
+    try:
+        for _ in range(1000):
+            model(*args).backward()
+    except HapError as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.timeout(300)
+def test_ranks_that_differ() -> None:
+    with Launcher(2, timeout=20.0) as launcher:
+        for message in launcher.run(_different_shapes):
+            assert "differ" in message
+            assert "args.0" in message
+            assert "rank 0" in message
+            assert "(5, 8)" in message
+        for message in launcher.run(_different_modules):
+            assert "the ranks differ in the traced graph" in message
+        first, second = launcher.run(_one_cannot_trace)
+        assert first.startswith("RuntimeMismatchError: tracing the module failed on rank 1")
+        assert second.startswith("TraceError")
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_dies() -> None:
+    with Launcher(2, timeout=20.0) as launcher:
+        launcher.send(_train_until_error)
+        assert launcher.receive(1) == "ready"
+        launcher.kill(1)
+        assert "failed on rank 0 of ranks 0 to 1" in launcher.receive(0)
