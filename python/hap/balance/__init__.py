@@ -70,7 +70,8 @@ def balance(
     real = without_small_shares(evaluator, real, machine)
     found = rounded(evaluator, real.shares, free, machine, [{axis: start[axis] for axis in free}])
     shares = fractions(found.splits)
-    loss = evaluator.stages(shares).seconds(shares) / real.seconds - 1.0 if real.seconds > 0.0 else 0.0
+    # Whole units may beat the real shares, which are optimal only for the terms linearised near them.
+    loss = max(0.0, evaluator.stages(shares).seconds(shares) / real.seconds - 1.0) if real.seconds > 0.0 else 0.0
     splits = {axis: list(fixed[axis]) if axis in fixed else found.splits[axis] for axis in sizes}
     return Ratios(splits, found.simulation, loss, real.weights)
 

@@ -69,7 +69,7 @@ class Synthesis:
         program: the program as JSON, the form that the core reads.
         cost: its priced cost in seconds.
         bound: a lower bound of that cost over all programs.
-        search_gap: ``cost / bound - 1``; 0.0 when proven minimal.
+        search_gap: ``(cost - bound) / cost``; 0.0 when proven minimal.
         seconds: wall time of the synthesis, from JSON to JSON.
     """
 

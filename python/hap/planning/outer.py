@@ -10,8 +10,8 @@ from hap.balance import balance
 from hap.planning.baselines import Baseline, baselines
 from hap.planning.engine import Prices
 from hap.planning.memory import report_excess, shard_at_rest
-from hap.planning.prices import ascend, loads
-from hap.planning.problem import Candidate, Problem, candidate, first_prices
+from hap.planning.prices import ascend, busiest, loads
+from hap.planning.problem import TOLERANCE, Candidate, Problem, candidate, first_prices
 from hap.planning.progress import Progress
 from hap.program import Splits
 
@@ -22,9 +22,10 @@ ROUNDS = 4
 # A round must gain this fraction for another one to follow.
 WORTH_A_ROUND = 1e-3
 # Syntheses under the final splits that raise the lower bound, at most.
-BOUND_STEPS = 6
-# Steps without a better bound that end them.
-BOUND_PATIENCE = 2
+BOUND_STEPS = 8
+# Fewer are done after so many that raised it by less than this fraction.
+BOUND_FAILURES = 2
+WORTH_A_STEP = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def search(problem: Problem, progress: Progress) -> Found:
     progress.update("baselines")
     known = baselines(problem)
     best: Candidate | None = None
-    starts = _distinct([problem.proportional, problem.even])
+    starts = _starts(problem)
     for number, start in enumerate(starts):
         progress.update(f"start {number + 1} of {len(starts)}")
         best = _alternate(problem, start, best)
@@ -65,7 +66,14 @@ def search(problem: Problem, progress: Progress) -> Found:
     return Found(best, bound, known)
 
 
-def _distinct(starts: Sequence[Splits]) -> list[Splits]:
+def _starts(problem: Problem) -> list[Splits]:
+    """In proportion to speed, even, without the slowest kind of device, and with the fastest alone."""
+    machine = problem.engine.machine
+    slowest, fastest = min(machine.speeds), max(machine.speeds)
+    starts = [problem.proportional, problem.even]
+    if slowest < fastest:
+        starts.append(problem.split([speed if speed > slowest else 0.0 for speed in machine.speeds]))
+        starts.append(problem.split([speed if speed == fastest else 0.0 for speed in machine.speeds]))
     return [splits for number, splits in enumerate(starts) if splits not in starts[:number]]
 
 
@@ -126,16 +134,18 @@ def _raise_bound(problem: Problem, best: Candidate) -> tuple[Candidate, float]:
     capacity, overlap = engine.machine.capacity, engine.cluster.overlap
     splits = best.splits
     prices = Prices(best.weights or first_prices(problem, splits).weights, _thetas(problem)[-1])
-    bound, patience = 0.0, BOUND_PATIENCE
+    anchor, bound, failures = prices, 0.0, 0
+    busy = loads(best.simulation, overlap)
     for step in range(BOUND_STEPS):
         synthesis = engine.synthesise(splits, prices, problem.constraints)
         found = candidate(problem, synthesis, splits)
         if found.better_than(best, capacity):
             best = replace(found, rounding_loss=best.rounding_loss, weights=best.weights)
-        patience = BOUND_PATIENCE if synthesis.bound > bound * 1.001 else patience - 1
-        bound = max(bound, synthesis.bound)
-        if patience == 0 or best.simulation.seconds <= bound * (1.0 + 1e-6):
+        failures += synthesis.bound <= bound * (1.0 + WORTH_A_STEP)
+        if synthesis.bound > bound:
+            anchor, bound, busy = prices, synthesis.bound, loads(found.simulation, overlap)
+        if failures > BOUND_FAILURES or best.simulation.seconds <= bound * (1.0 + TOLERANCE):
             break
-        prices = ascend(prices, loads(found.simulation, overlap), overlap, step)
+        prices = busiest(best.simulation, overlap) if step == 0 else ascend(anchor, busy, overlap, failures)
     assert bound <= best.simulation.seconds * (1.0 + 1e-6), "the bound must be below the simulated time"
     return best, bound

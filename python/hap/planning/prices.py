@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hap.balance import Simulation
 from hap.planning.engine import Prices
 
-# How strongly the first step reacts to unequal loads; later steps react less.
+# How strongly the first step reacts to unequal loads.
 RATE = 4.0
 
 
@@ -25,21 +25,35 @@ def loads(simulation: Simulation, overlap: float) -> list[float]:
     return [seconds + exposed for seconds in simulation.compute] + [simulation.communication]
 
 
-def ascend(prices: Prices, busy: Sequence[float], overlap: float, step: int) -> Prices:
-    """The next prices after the cheapest program under ``prices`` kept the resources ``busy`` (see :func:`loads`)."""
-    mixture = [prices.theta * weight for weight in prices.weights] + [1.0 - prices.theta]
-    if overlap > 0.0 and mixture[-1] == 0.0:
-        # A weight of zero would never come back.
-        mixture = [0.9 * weight for weight in mixture[:-1]] + [0.1]
-    floor = 1e-3 / len(mixture)
-    rate = RATE / math.sqrt(step + 1.0)
+def busiest(simulation: Simulation, overlap: float) -> Prices:
+    """Prices that count only the busiest resources of a program, all alike."""
+    busy = loads(simulation, overlap)
     top = max(busy)
-    raised = [
+    return _prices([float(load >= 0.99 * top) for load in busy], overlap)
+
+
+def ascend(prices: Prices, busy: Sequence[float], overlap: float, failures: int) -> Prices:
+    """Prices with a better bound than ``prices``, under which the cheapest program keeps the resources ``busy``.
+
+    ``busy`` is what :func:`loads` says of that program; the more steps have failed before, the smaller the next one is.
+    """
+    mixture = [prices.theta * weight for weight in prices.weights] + [1.0 - prices.theta]
+    # A weight of zero would never come back.
+    floor = 1e-3 / len(mixture)
+    rate = RATE / 2.0**failures
+    top = max(busy)
+    raised = (
         max(weight, floor) * math.exp(rate * (load / top - 1.0)) for weight, load in zip(mixture, busy, strict=True)
-    ]
-    if overlap == 0.0:
-        # The communication stream is never busier than a computation stream: no weight for it is best.
-        raised[-1] = 0.0
-    computation = sum(raised[:-1])
-    total = computation + raised[-1]
-    return Prices(tuple(weight / computation for weight in raised[:-1]), computation / total)
+    )
+    return _prices(list(raised), overlap)
+
+
+def _prices(mixture: Sequence[float], overlap: float) -> Prices:
+    """The prices that a mixture of the resources stands for."""
+    computation = sum(mixture[:-1])
+    # Without overlap no communication stream is busier than a computation stream: any weight for it would be lost.
+    total = computation + (mixture[-1] if overlap > 0.0 else 0.0)
+    if computation == 0.0:
+        devices = len(mixture) - 1
+        return Prices((1.0 / devices,) * devices, 0.0)
+    return Prices(tuple(weight / computation for weight in mixture[:-1]), computation / total)

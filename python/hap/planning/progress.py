@@ -14,8 +14,8 @@ _log = logging.getLogger("hap")
 
 # Seconds before anything is shown.
 PATIENCE = 2.0
-# Phases of planning, for the length of the bar: tracing, axes, baselines, two starts, the lower bound.
-PHASES = 6
+# Phases of planning, for the length of the bar: tracing, axes, baselines, up to four starts, the lower bound.
+PHASES = 8
 
 
 class Progress:
