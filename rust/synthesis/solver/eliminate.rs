@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::remainder::Remainder;
-use super::table::{Table, Walk, minimum};
+use super::rows::{minimum, row_minima};
+use super::table::{Table, Walk};
 
 /// The tables that held a variable when it was eliminated: they choose its label once the others' are known.
 pub(super) struct Bucket {
@@ -88,24 +89,34 @@ pub(super) fn minimise_over(variable: usize, tables: &[Table]) -> Table {
     while costs.len() < size {
         sums.fill(0.0);
         for (index, table) in tables.iter().enumerate() {
-            let (row_stride, own_stride) = (row_strides[index], own_strides[index]);
-            for (position, sums) in sums.chunks_exact_mut(labels).enumerate() {
-                let addends = &table.costs[walk.offsets[index] + position * row_stride..];
-                if own_stride == 1 {
-                    for (sum, &addend) in sums.iter_mut().zip(addends) {
-                        *sum += addend;
-                    }
-                } else {
-                    for (label, sum) in sums.iter_mut().enumerate() {
-                        *sum += addends[label * own_stride];
-                    }
-                }
-            }
+            add_row(
+                &mut sums,
+                &table.costs[walk.offsets[index]..],
+                labels,
+                own_strides[index],
+                row_strides[index],
+            );
         }
-        costs.extend(sums.chunks_exact(labels).map(minimum));
+        row_minima(&sums, labels, &mut costs);
         walk.advance();
     }
     Table { scope, shape, costs }
+}
+
+/// Adds one row of a table to sums, which hold `labels` values for each entry of the row.
+fn add_row(sums: &mut [f64], addends: &[f64], labels: usize, own_stride: usize, row_stride: usize) {
+    if own_stride == 1 && row_stride == labels {
+        for (sum, &addend) in sums.iter_mut().zip(addends) {
+            *sum += addend;
+        }
+        return;
+    }
+    for (position, sums) in sums.chunks_exact_mut(labels).enumerate() {
+        let addends = addends[position * row_stride..].iter().step_by(own_stride);
+        for (sum, &addend) in sums.iter_mut().zip(addends) {
+            *sum += addend;
+        }
+    }
 }
 
 /// Eliminates every variable whose sum of tables has at most `limit` entries, the smallest first; then adds each table

@@ -78,6 +78,24 @@ pub(super) fn minimum(costs: &[f64]) -> f64 {
     rest.iter().fold(least, |least, &cost| lesser(cost, least))
 }
 
+/// Appends the least cost of each row of `length` costs.
+pub(super) fn row_minima(costs: &[f64], length: usize, result: &mut Vec<f64>) {
+    by_length!(
+        length,
+        minima_of_short_rows(costs, result),
+        minima_of_each_row(costs, length, result)
+    );
+}
+
+fn minima_of_short_rows<const LENGTH: usize>(costs: &[f64], result: &mut Vec<f64>) {
+    let least = |row: &[f64; LENGTH]| row.iter().fold(f64::INFINITY, |least, &cost| lesser(cost, least));
+    result.extend(costs.as_chunks::<LENGTH>().0.iter().map(least));
+}
+
+fn minima_of_each_row(costs: &[f64], length: usize, result: &mut Vec<f64>) {
+    result.extend(costs.chunks_exact(length).map(minimum));
+}
+
 fn minima_of_columns<const SIZE: usize>(costs: &[f64], result: &mut [f64]) {
     let mut least = [f64::INFINITY; SIZE];
     for row in costs.as_chunks::<SIZE>().0 {
@@ -88,10 +106,23 @@ fn minima_of_columns<const SIZE: usize>(costs: &[f64], result: &mut [f64]) {
     result.copy_from_slice(&least);
 }
 
+/// Eight columns at a time, so that their minima stay in registers.
 fn minima_of_long_columns(costs: &[f64], result: &mut [f64]) {
-    result.fill(f64::INFINITY);
-    for row in costs.chunks_exact(result.len()) {
-        for (least, &cost) in result.iter_mut().zip(row) {
+    let size = result.len();
+    let (eights, rest) = result.as_chunks_mut::<8>();
+    for (index, result) in eights.iter_mut().enumerate() {
+        let mut least = [f64::INFINITY; 8];
+        for row in costs.chunks_exact(size) {
+            for (least, &cost) in least.iter_mut().zip(&row[8 * index..8 * index + 8]) {
+                *least = lesser(cost, *least);
+            }
+        }
+        *result = least;
+    }
+    rest.fill(f64::INFINITY);
+    let start = size - rest.len();
+    for row in costs.chunks_exact(size) {
+        for (least, &cost) in rest.iter_mut().zip(&row[start..]) {
             *least = lesser(cost, *least);
         }
     }
