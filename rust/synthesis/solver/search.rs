@@ -34,7 +34,8 @@ pub(super) struct Outcome {
     pub states: u64,
 }
 
-/// Searches assignments that cost less than `upper`, until `states` have been expanded or the budget is spent.
+/// Searches assignments that cost less than `upper`, until `states` have been expanded or, best first, the budget is
+/// spent. (Depth first finds some assignment where nothing else did: limits cut it short only by its states.)
 pub(super) fn search(
     remainder: &Remainder,
     strategy: Strategy,
@@ -83,7 +84,7 @@ pub(super) fn search(
             outcome.assignment = Some(assignment);
             return outcome;
         }
-        if outcome.states >= states || budget.is_spent() {
+        if outcome.states >= states || (strategy == Strategy::BestFirst && budget.is_spent()) {
             return outcome;
         }
         let future = space.frontiers[entry.depth]

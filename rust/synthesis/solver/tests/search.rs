@@ -1,0 +1,75 @@
+//! Search by itself, limits of time, and the file format.
+
+use std::time::{Duration, Instant};
+
+use super::super::budget::Budget;
+use super::super::reduce::drop_dead_labels;
+use super::super::remainder::Remainder;
+use super::super::search::{Strategy, search};
+use super::*;
+
+#[test]
+fn time_is_a_limit_too() {
+    let problem = ladder(200, 6, 12, 2);
+    let limits = Limits {
+        seconds: Some(0.05),
+        table_entries: 1_000_000,
+        ..Limits::default()
+    };
+    let start = Instant::now();
+    let solution = solved(&problem, &limits).unwrap();
+    assert!(solution.gap() > 0.0, "this problem takes longer");
+    assert!(
+        start.elapsed() < Duration::from_secs(60),
+        "most of it the checks of the certificate"
+    );
+}
+
+#[test]
+fn instances_are_read_as_they_were_written() {
+    let factors = vec![factor(&[1, 0], &[0.1, f64::INFINITY, 3.0, 4e-9]), factor(&[], &[1.0])];
+    let instance = Instance {
+        name: "small".to_string(),
+        problem: problem(&[2, 2], factors),
+    };
+    let json = instance.to_json().unwrap();
+    assert!(json.contains("null"));
+    assert_eq!(Instance::from_json(&json).unwrap(), instance);
+    let error = Instance::from_json(&json.replace("hap-cfn-1", "hap-cfn-9")).unwrap_err();
+    assert!(error.to_string().contains("hap-cfn-9"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// No elimination and no dual ascent comes before the search.
+    #[test]
+    fn search_equals_brute_force(problem in random_problem(6, 10), states in 0..40u64) {
+        let least = brute_force(&problem);
+        let mut remainder = Remainder::new(&problem);
+        if drop_dead_labels(&mut remainder).is_err() {
+            prop_assert_eq!(least, f64::INFINITY);
+            return Ok(());
+        }
+        let mut budget = Budget::new(&Limits::default());
+        let mut run = |strategy, states| search(&remainder, strategy, f64::INFINITY, states, &mut budget);
+        let cost = |open: &[usize]| {
+            let mut assignment = remainder.assignment();
+            remainder.variables().for_each(|variable| assignment[variable] = open[variable]);
+            problem.cost(&assignment)
+        };
+        let best = run(Strategy::BestFirst, u64::MAX);
+        let deep = run(Strategy::DepthFirst, u64::MAX);
+        if least < f64::INFINITY {
+            prop_assert!(near(cost(&best.assignment.expect("there is one")), least));
+            prop_assert!(near(best.bound, least));
+            prop_assert!(cost(&deep.assignment.expect("there is one")) < f64::INFINITY);
+        } else {
+            prop_assert!(best.assignment.is_none() && deep.assignment.is_none());
+            prop_assert_eq!(best.bound, f64::INFINITY);
+        }
+        let short = run(Strategy::BestFirst, states);
+        prop_assert!(short.states <= states);
+        prop_assert!(short.bound <= least + 1e-9 * (1.0 + least.abs()));
+    }
+}
