@@ -151,3 +151,88 @@ def random_programs(rank: int, ranks: int, seeds: list[int]) -> list[float]:
                 one.zero_grad()
         errors.append(difference(model, alone))
     return errors
+
+
+class Linear(nn.Module):
+    """Without a loss: its output is a tensor, and a dictionary beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 12)
+        self.norm = nn.BatchNorm1d(12)
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        y = self.norm(self.first(x))
+        return {"y": y, "twice": [2 * y, "text"]}
+
+
+def outputs(rank: int, ranks: int) -> dict[str, float]:
+    """Outputs beside a loss, outputs without one, evaluation, other shapes, shares of a batch: largest differences."""
+    found: dict[str, float] = {}
+
+    def compare(name: str, value: torch.Tensor, expected: torch.Tensor) -> None:
+        error = float((value.detach() - expected.detach()).abs().max()) if expected.numel() else 0.0
+        found[name] = max(found.get(name, 0.0), error if value.shape == expected.shape else float("inf"))
+
+    module, args, kwargs = models.gpt2(batch=5)
+    alone = copy.deepcopy(module)
+    model = hap.parallelize(module, cluster(ranks), args, kwargs)
+    output, expected = model(*args, **kwargs), alone(*args, **kwargs)
+    assert isinstance(output.logits, hap.ShardedTensor)
+    assert output.logits.shape == expected.logits.shape
+    compare("logits", output.logits.full_tensor(), expected.logits)
+    model.eval()
+    alone.eval()
+    with torch.no_grad():
+        compare("evaluation", model(*args, **kwargs).logits.full_tensor(), alone(*args, **kwargs).logits)
+    model.train()
+    alone.train()
+    shorter = {key: value[:3, :4] for key, value in kwargs.items()}
+    compare("another shape", model(**shorter).loss, alone(**shorter).loss)
+
+    plain = Linear().double()
+    for parameter in plain.parameters():  # each rank its own, until they become rank 0's
+        nn.init.constant_(parameter, 0.5 + rank)
+    model = hap.parallelize(plain, cluster(ranks))
+    alone = Linear().double()
+    for parameter in alone.parameters():
+        nn.init.constant_(parameter, 0.5)
+    x = torch.randn(6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for _ in range(2):
+        here, there = model(x), alone(x)
+        assert here["twice"][1] == "text"
+        compare("outputs without a loss", here["twice"][0], there["twice"][0])
+        (here["twice"][0] ** 2).sum().backward()
+        (there["twice"][0] ** 2).sum().backward()
+    for name, parameter in alone.named_parameters():
+        assert parameter.grad is not None
+        piece = dict(model.named_parameters())[name].grad
+        assert piece is not None
+        compare("accumulated gradients", model._hap_session.whole(name, piece), parameter.grad)
+    compare("buffers", model.full_parameter("norm.running_var"), alone.norm.running_var)
+    found.update(shares(rank, ranks))
+    return found
+
+
+def shares(rank: int, ranks: int) -> dict[str, float]:
+    """An epoch of batches by the sampler, the last one not full, against whole batches."""
+    module, (x, y), _ = models.mlp(batch=14)
+    alone = copy.deepcopy(module)
+    model = hap.parallelize(module, cluster(ranks), (x[:6], y[:6]))
+    dataset = torch.utils.data.TensorDataset(x, y)
+    sampler = hap.DistributedSampler(dataset, model, batch_size=6, shuffle=True, seed=4)
+    loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, collate_fn=sampler.collate)
+    order = torch.randperm(14, generator=torch.Generator().manual_seed(4))
+    worst, held = 0.0, 0
+    for number, (local_x, local_y) in enumerate(loader):
+        held += local_x.shape[0]
+        chosen = order[6 * number : 6 * number + 6]
+        loss, expected = model(local_x, local_y), alone(x[chosen], y[chosen])
+        loss.backward()
+        expected.backward()
+        worst = max(worst, abs(float(loss.detach() - expected.detach())))
+    assert number == 2
+    units = [(rank + 1) * 6 // sum(range(ranks + 1)) for rank in range(ranks)]
+    local = model.local_inputs(*(value[:6].split(units)[rank] for value in (x, y)))
+    worst = max(worst, abs(float(model(*local).detach() - alone(x[:6], y[:6]).detach())))
+    return {"shares": worst, "samples": float(held)}

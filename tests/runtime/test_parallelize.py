@@ -29,3 +29,19 @@ def test_training_equals_one_device(launcher: Launcher, name: str, with_examples
 def test_random_programs_equal_one_device(launcher: Launcher) -> None:
     for errors in launcher.run(jobs.random_programs, launcher.size, [1, 2, 3], limit=300):
         assert max(errors) < 1e-10
+
+
+@pytest.mark.timeout(400)
+def test_outputs_shapes_and_shares(launcher: Launcher) -> None:
+    results = launcher.run(jobs.outputs, launcher.size, limit=300)
+    assert sum(found.pop("samples") for found in results) == 14
+    for found in results:
+        # The loss of GPT-2 is taken in float32.
+        assert found.pop("another shape") < 1e-6
+        assert max(found.values()) < 1e-10, found
+
+
+def test_one_process() -> None:
+    errors = jobs.train(0, 1, "vgg19", True, scale=4.0)
+    assert errors["loss"] < 1e-6
+    assert errors["parameters"] < 1e-5
