@@ -7,11 +7,13 @@ plans for what they measured, and all systems then train the same model on the s
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -125,24 +127,23 @@ def measure(rank: Rank, settings: Settings, model: GPT) -> hap.Cluster:
         model(x, y).backward()
         model.zero_grad()
 
-    predicted = [0.0]
-    peak: list[hap.Device | None] = [None]
-    if rank.rank == 0:
-        peak[0] = calibrate.processor(width=settings.width, rows=x.numel())
-        predicted[0] = hap.plan(model, devices=[peak[0]], example_inputs=(x, y)).predicted_time
-    dist.broadcast_object_list(peak)
-    dist.broadcast_object_list(predicted)
+    def peak() -> tuple[hap.Device, float]:
+        device = calibrate.processor(width=settings.width, rows=x.numel())
+        return device, hap.plan(model, devices=[device], example_inputs=(x, y)).predicted_time
+
+    first: list[Any] = [peak() if rank.rank == 0 else None]
+    dist.broadcast_object_list(first)
+    device, predicted = first[0]
     rank.throttle(True)
     own = torch.tensor([calibrate.seconds(step, at_least=1.0)])
     taken = [torch.empty(1) for _ in range(rank.count)]
     dist.all_gather(taken, own)
-    speeds = [predicted[0] / float(seconds) for seconds in taken]
+    speeds = [predicted / float(seconds) for seconds in taken]
     costs = calibrate.collectives(systems.proportional_shares(100, speeds))
     rank.throttle(False)
-    assert peak[0] is not None, "rank 0 has measured it"
     all_reduce = costs["all_reduce/builtin"]
     return hap.Cluster(
-        [calibrate.scaled(peak[0], f"rank {r} ({DUTIES[r]:.0%})", speed) for r, speed in enumerate(speeds)],
+        [calibrate.scaled(device, f"rank {r} ({DUTIES[r]:.0%})", speed) for r, speed in enumerate(speeds)],
         link=hap.Link(bandwidth=all_reduce.bandwidth, latency=all_reduce.latency / (2 * (rank.count - 1))),
         collectives=costs,
     )
@@ -171,13 +172,13 @@ def show(console: Console, settings: Settings, result: Result) -> None:
             device.name,
             f"{device.flops['default'] / 1e9:.1f}",
             f"{device.memory_bandwidth / 1e9:.1f}",
-            " ".join(share_text(plan, rank)),
+            "\n".join(shares_of(plan, rank)),
             *(f"{result.shares[name][rank]}/{settings.batch}" for name in ("ddp_even", "ddp_proportional")),
         )
     console.print(devices)
     console.print(
-        f"hap planned in {result.planning:.1f} s, {plan.synthesis_time or 0.0:.3f} s of it the last synthesis "
-        f"(gap {plan.search_gap:.1%})."
+        f"hap planned in {result.planning:.1f} s, tracing on each rank included. Gap of the search "
+        f"{plan.search_gap:.1%}, of the whole plan to what is proven possible {plan.optimality_gap:.1%}."
     )
 
     used = Counter(
@@ -188,8 +189,8 @@ def show(console: Console, settings: Settings, result: Result) -> None:
     collectives = Table(title="Collectives of hap's program, in a step")
     for column in ("collective", "axis", "implementation", "times"):
         collectives.add_column(column, justify="right" if column == "times" else "left")
-    for (conversion, axis, implementation), times in sorted(used.items()):
-        collectives.add_row(conversion, axis, implementation, str(times))
+    for (conversion, axis, implementation), count in sorted(used.items()):
+        collectives.add_row(conversion, axis, implementation, str(count))
     console.print(collectives)
 
     times = Table(title="Step time")
@@ -206,6 +207,9 @@ def show(console: Console, settings: Settings, result: Result) -> None:
             f"{result.losses[name][-1]:.4f}",
         )
     console.print(times)
+    console.print(
+        "Predictions leave the optimiser out, and count a collective for each gradient, where DDP merges gradients."
+    )
 
     single = result.losses["single"]
     difference = max(abs(one - other) for one, other in zip(result.losses["hap"], single, strict=True))
@@ -216,10 +220,14 @@ def show(console: Console, settings: Settings, result: Result) -> None:
     console.print(verdict(measured))
 
 
-def share_text(plan: hap.Plan, rank: int) -> list[str]:
-    """What a device gets of each axis that the program works along."""
-    axes = {step.axis for step in plan.program.instructions if getattr(step, "axis", None) is not None}
-    return [f"{axis} {plan.splits[axis][rank]}/{plan.axes[axis]}" for axis in sorted(axis for axis in axes if axis)]
+def shares_of(plan: hap.Plan, rank: int) -> list[str]:
+    """What a device gets of each axis that the program works along; alike axes of the model's blocks stand once."""
+    axes = {axis for step in plan.program.instructions if (axis := getattr(step, "axis", None)) is not None}
+    lines = (
+        f"{re.sub(r'^blocks[.][0-9]+[.]', 'blocks.*.', axis)} {plan.splits[axis][rank]}/{plan.axes[axis]}"
+        for axis in sorted(axes)
+    )
+    return list(dict.fromkeys(lines))
 
 
 def verdict(measured: dict[str, float]) -> str:
