@@ -37,10 +37,10 @@ class Settings:
 
     steps: int = 30
     turn: int = 10
-    batch: int = 32
-    context: int = 64
-    width: int = 256
-    layers: int = 4
+    batch: int = 24
+    context: int = 32
+    width: int = 512
+    layers: int = 2
     heads: int = 8
 
     def model(self) -> GPT:

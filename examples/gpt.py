@@ -13,8 +13,8 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.project_in = nn.Linear(width, 3 * width)
-        self.project_out = nn.Linear(width, width)
+        self.project_in = nn.Linear(width, 3 * width, bias=False)
+        self.project_out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Attends from each position to itself and those before it."""
@@ -30,10 +30,12 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm_attention = nn.LayerNorm(width)
+        self.norm_attention = nn.LayerNorm(width, bias=False)
         self.attention = Attention(width, heads)
-        self.norm_mlp = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.norm_mlp = nn.LayerNorm(width, bias=False)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width, bias=False), nn.GELU(), nn.Linear(4 * width, width, bias=False)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Attention, then the MLP, each added to what came in."""
@@ -42,7 +44,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Predicts each next token; returns the mean cross-entropy over the batch.
+    """Predicts each next token; returns the mean cross-entropy over the batch. Without biases, as most are today.
 
     Args:
         vocabulary: number of different tokens.
@@ -57,7 +59,7 @@ class GPT(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width, bias=False)
         self.head = nn.Linear(width, vocabulary, bias=False)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
