@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import hap
 from hap.cluster import CollectiveCost
+from hap.program import Implementation
 from hap.runtime.collectives import Along, all_gather, all_reduce, all_to_all, reduce_scatter
 from hap.runtime.group import Group
 
@@ -65,75 +66,76 @@ def collectives(units: Sequence[int]) -> dict[str, CollectiveCost]:
     The bytes are those that the slowest rank moves, as hap's cost model counts them.
     """
     group = Group(dist.group.WORLD)
-    count, rank = group.size, group.rank
-    most = max(units) / sum(units)
-    largest_exchange = max(max((count - 1) * share, 1 - share) for share in (unit / sum(units) for unit in units))
-    swapped = tuple(reversed(units))
-    swap = max(
-        max(a * (1 - b), b * (1 - a))
-        for a, b in ((u / sum(units), v / sum(units)) for u, v in zip(units, swapped, strict=True))
-    )
+    count, rank, rows = group.size, group.rank, sum(units)
+    shares, swapped = [unit / rows for unit in units], tuple(reversed(units))
+    padded = (count - 1) * max(shares)
+    exchanged = max(max((count - 1) * share, 1 - share) for share in shares)
+    swap = max(max(a * (1 - b), b * (1 - a)) for a, b in zip(shares, reversed(shares), strict=True))
 
-    def gather(implementation: str) -> Callable[[int], object]:
-        def run(elements: int) -> object:
-            along = Along((sum(units), elements), 0, tuple(units))
-            share = torch.zeros(units[rank], elements)
-            return all_gather(
-                share, name="x", shape=(sum(units), elements), along=along, implementation=implementation, group=group
+    # Each takes a number of columns and returns what is timed, so that making the tensors is not.
+
+    def gather(implementation: Implementation) -> Callable[[int], Callable[[], object]]:
+        def prepare(columns: int) -> Callable[[], object]:
+            shape = (rows, columns)
+            share = torch.zeros(units[rank], columns)
+            along = Along(shape, 0, tuple(units))
+            return lambda: all_gather(
+                share, name="x", shape=shape, along=along, implementation=implementation, group=group
             )
 
-        return run
+        return prepare
 
-    def scatter(implementation: str) -> Callable[[int], object]:
-        def run(elements: int) -> object:
-            along = Along((sum(units), elements), 0, tuple(units))
-            whole = torch.zeros(sum(units), elements)
-            return reduce_scatter(
-                whole, name="x", shape=(units[rank], elements), along=along, implementation=implementation, group=group
+    def scatter(implementation: Implementation) -> Callable[[int], Callable[[], object]]:
+        def prepare(columns: int) -> Callable[[], object]:
+            whole, shape = torch.zeros(rows, columns), (units[rank], columns)
+            along = Along((rows, columns), 0, tuple(units))
+            return lambda: reduce_scatter(
+                whole, name="x", shape=shape, along=along, implementation=implementation, group=group
             )
 
-        return run
+        return prepare
 
-    def exchange(elements: int) -> object:
-        sizes = (sum(units), sum(units), max(1, elements // sum(units)))
+    def exchange(columns: int) -> Callable[[], object]:
+        sizes = (rows, rows, max(1, columns // rows))
         source, target = Along(sizes, 0, tuple(units)), Along(sizes, 1, swapped)
-        share = torch.zeros(units[rank], *sizes[1:])
-        shape = (sizes[0], swapped[rank], sizes[2])
-        return all_to_all(share, name="x", shape=shape, source=source, target=target, group=group)
+        share, shape = torch.zeros(units[rank], *sizes[1:]), (sizes[0], swapped[rank], sizes[2])
+        return lambda: all_to_all(share, name="x", shape=shape, source=source, target=target, group=group)
 
-    def reduce(elements: int) -> object:
-        return all_reduce(torch.zeros(sum(units), elements), name="x", group=group)
+    def reduce(columns: int) -> Callable[[], object]:
+        whole = torch.zeros(rows, columns)
+        return lambda: all_reduce(whole, name="x", group=group)
 
     # Of each: the share of the tensor's bytes that the slowest rank moves.
-    runs: dict[str, tuple[Callable[[int], object], float]] = {
+    runs: dict[str, tuple[Callable[[int], Callable[[], object]], float]] = {
         "all_reduce/builtin": (reduce, 2 * (count - 1) / count),
-        "all_gather/padded": (gather("padded"), (count - 1) * most),
+        "all_gather/padded": (gather("padded"), padded),
         "all_gather/grouped": (gather("grouped"), 1.0),
-        "all_gather/exchange": (gather("exchange"), largest_exchange),
-        "reduce_scatter/padded": (scatter("padded"), (count - 1) * most),
+        "all_gather/exchange": (gather("exchange"), exchanged),
+        "reduce_scatter/padded": (scatter("padded"), padded),
         "reduce_scatter/grouped": (scatter("grouped"), 1.0),
-        "reduce_scatter/exchange": (scatter("exchange"), largest_exchange),
+        "reduce_scatter/exchange": (scatter("exchange"), exchanged),
         "all_to_all/exchange": (exchange, swap),
     }
-    return {name: _fit(run, moved, sum(units)) for name, (run, moved) in runs.items()}
+    return {name: _fit(prepare, moved, rows) for name, (prepare, moved) in runs.items()}
 
 
-def _fit(run: Callable[[int], object], moved: float, rows: int) -> CollectiveCost:
+def _fit(prepare: Callable[[int], Callable[[], object]], moved: float, rows: int) -> CollectiveCost:
     """Latency from a small tensor; bandwidth from what a large one takes longer."""
-    small = _slowest(lambda: run(max(1, SMALL // rows)), repeats=7)
-    large = _slowest(lambda: run(LARGE // rows), repeats=3)
+    small = _in_a_row(prepare(max(1, SMALL // rows)), times=10)
+    large = _in_a_row(prepare(LARGE // rows), times=3)
     # Noise may make both alike; then the transfer is at least a tenth of the time.
     transfer = max(large - small, large / 10)
     return CollectiveCost(latency=small, bandwidth=moved * 4 * LARGE / transfer)
 
 
-def _slowest(run: Callable[[], object], *, repeats: int) -> float:
-    """Median seconds over the repeats of what the slowest rank took; the same number on every rank."""
+def _in_a_row(run: Callable[[], object], *, times: int) -> float:
+    """Seconds of a call, among several in a row: median of three rows, the same number on every rank."""
     run()
-    times = torch.empty(repeats)
-    for repeat in range(repeats):
+    rows = torch.empty(3)
+    for row in range(len(rows)):
         before = time.perf_counter()
-        run()
-        times[repeat] = time.perf_counter() - before
-    dist.all_reduce(times, dist.ReduceOp.MAX)
-    return float(times.median())
+        for _ in range(times):
+            run()
+        rows[row] = (time.perf_counter() - before) / times
+    dist.all_reduce(rows, dist.ReduceOp.MAX)
+    return float(rows.median())
