@@ -62,7 +62,11 @@ def test_hanging_job_ends_in_time():
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_parent_is_ended(how):
-    code = "from test_job import *\nfor pid in run(hang, [0.2], timeout=60): print(pid, flush=True)"
+    # A job in the background of a script ignores interrupts, and so would its children.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from test_job import *\nfor pid in run(hang, [0.2], timeout=60): print(pid, flush=True)"
+    )
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2] / "examples")])
     parent = subprocess.Popen(
         [sys.executable, "-c", code],
