@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -164,3 +165,77 @@ def test_a_rank_that_dies() -> None:
         assert launcher.receive(1) == "ready"
         launcher.kill(1)
         assert "failed on rank 0 of ranks 0 to 1" in launcher.receive(0)
+
+
+class LogitsAndLoss(nn.Module):
+    """Returns its logits and the loss beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        logits = self.layer(x)
+        return logits, logits.square().mean(), x * 2.0
+
+
+def _loss_outside(rank: int, ranks: int = 2) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 8)
+    model = hap.parallelize(LogitsAndLoss(), jobs.cluster(ranks), (x,))
+    logits, loss, doubled = model(x)
+    assert logits.full_tensor().requires_grad
+    assert logits.local.requires_grad
+    assert not doubled.full_tensor().requires_grad
+    (loss + doubled.full_tensor().sum()).backward()
+    _, loss, _ = model(x)
+    with pytest.raises(HapError, match=r'the output "0" stands beside a loss.*carries no gradient'):
+        (loss + logits.full_tensor().sum()).backward()
+    # Metrics.
+    assert logits.full_tensor().detach().numpy().shape == (6, 4)
+    with torch.no_grad():
+        assert not logits.full_tensor().requires_grad
+        assert not model(x)[0].full_tensor().requires_grad
+
+
+def test_loss_computed_outside() -> None:
+    _loss_outside(0, 1)
+
+
+def test_any_seed() -> None:
+    losses = []
+    for seed in (-1, 2**63, 0):
+        module, args, _ = models.mlp(torch.float32, dropout=0.5)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = hap.parallelize(module, jobs.cluster(1), args)
+        model(*args).backward()
+        losses.append(float(model(*args).detach()))
+    assert len(set(losses)) == 3
+
+
+def test_plan_stays_rejected() -> None:
+    module, args, _ = models.mlp(torch.float32)
+    plan = hap.plan(copy.deepcopy(module), devices=jobs.cluster(1), example_inputs=args)
+    model = hap.parallelize(module, jobs.cluster(1), plan=plan)
+    for _ in range(2):
+        with pytest.raises(PlanError, match="another module"):
+            model(*(x[:2] for x in args))
+    model(*args).backward()
+    assert model.plan.fingerprints.graph == plan.fingerprints.graph
+    model(*(x[:2] for x in args)).backward()  # planned anew
+
+
+def test_forbidden_axes_beside_a_plan() -> None:
+    module, args, _ = models.mlp(torch.float32)
+    plan = hap.plan(copy.deepcopy(module), devices=jobs.cluster(1), example_inputs=args)
+    with pytest.raises(HapError, match="forbidden_axes"):
+        hap.parallelize(module, jobs.cluster(1), plan=plan, forbidden_axes=["batch"])
+
+
+def test_copies_of_a_parallel_module() -> None:
+    model, _ = alone()
+    for copied in (copy.deepcopy, copy.copy, lambda m: torch.save(m, io.BytesIO())):
+        with pytest.raises(HapError, match=r"state_dict\(\).*full_parameter"):
+            copied(model)
+    torch.save(model.state_dict(), io.BytesIO())

@@ -18,7 +18,7 @@ from hap.runtime.local_inputs import LocalInput
 from hap.runtime.placing import Layout
 from hap.runtime.schedule import Property
 from hap.runtime.session import Prepared, Session
-from hap.runtime.sharded_tensor import ShardedTensor
+from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
 from hap.runtime.signature import Call
 from hap.runtime.step import StepFunction
 
@@ -66,6 +66,20 @@ class ParallelModule(nn.Module):
             raise HapError(f'the module has no parameter or buffer "{name}"')
         return self._hap_session.whole(name, state[name].detach())
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Refused: a copy would hold this rank's shards without the plan that they belong to."""
+        raise HapError(NO_COPY)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refused, as :meth:`__deepcopy__`."""
+        raise HapError(NO_COPY)
+
+
+NO_COPY = (
+    "a parallel module cannot be copied or pickled, as it holds this rank's shards of a running job: save "
+    "state_dict() on each rank, or gather each parameter by full_parameter(name) and save a whole state from one rank"
+)
+
 
 def parallelize(
     module: nn.Module,
@@ -93,6 +107,13 @@ def parallelize(
     :class:`hap.ShardedTensor`. Without a scalar loss outputs come back whole. Random numbers (dropout) follow
     ``torch.initial_seed()`` of rank 0 at this call.
 
+    The loss is the output called ``loss``, else the scalars. Outputs beside it are for metrics and carry no gradient:
+    a loss computed from them outside raises at its ``backward``. Compute all of the loss inside the module, or return
+    outputs alone, without a scalar beside them. ``full_tensor()`` is the whole output; ``detach()`` it for metrics.
+
+    The module is traced as it is now. Afterwards ``train()``, ``eval()`` and ``requires_grad_()`` are followed; other
+    changes (attributes, submodules, hooks) raise at the next call.
+
     Args:
         module: the module, with its parameters in memory.
         devices: a cluster, or its devices in rank order.
@@ -112,18 +133,18 @@ def parallelize(
         raise HapError(f"expected a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, ParallelModule):
         raise HapError("the module is parallel already: call hap.parallelize once")
+    if plan is not None and forbidden_axes:
+        raise HapError("forbidden_axes= has no effect on a plan made before: give it to hap.plan")
     cluster = Cluster.of(devices)
     ranks = process_group(len(cluster.devices))
     control, group = Control(ranks), Group(ranks)
-    first = [plan]
 
     def make_plan(axes: AxisGraph, placements: dict[str, Placements], fixed: Splits) -> str:
         from hap.planning import plan_axes
 
-        given, first[0] = first[0], None
-        if given is not None:
-            _check_plan(given, axes, cluster)
-            return given.to_json()
+        if plan is not None and session.latest is None:
+            _check_plan(plan, axes, cluster)
+            return plan.to_json()
         return plan_axes(
             axes,
             cluster,
@@ -133,7 +154,7 @@ def parallelize(
             splits=fixed,
         ).to_json()
 
-    seed = control.settle(torch.initial_seed, "agreeing on a seed")
+    seed = control.settle(lambda: signed(torch.initial_seed()), "agreeing on a seed")
     session = control.together(lambda: Session(module, cluster, control, group, make_plan, seed), "taking the module")
     module._hap_session = session  # type: ignore[assignment]
     kind = type(module)
@@ -148,6 +169,11 @@ def parallelize(
             del module._hap_session
             raise
     return module
+
+
+def signed(seed: int) -> int:
+    """A seed of 64 bits as ``int64`` holds it."""
+    return (seed + 2**63) % 2**64 - 2**63
 
 
 def _check_plan(plan: Plan, axes: AxisGraph, cluster: Cluster) -> None:
@@ -230,10 +256,12 @@ def _outputs(session: Session, prepared: Prepared, results: list[torch.Tensor], 
                 state[output.name].copy_(value)
             continue
         layout = prepared.layouts[one.needs]
+        refused = torch.is_grad_enabled() and output.name in prepared.refused
         if output.kind == "loss":
             tensors.append(value)
         elif losses:
-            tensors.append(ShardedTensor(value, layout, output.name, session.group))
+            tensors.append(ShardedTensor(value, layout, output.name, session.group, differentiable=refused))
         else:
-            tensors.append(layout.gather(value, output.name, session.group))
+            whole = layout.gather(value, output.name, session.group)
+            tensors.append(refuse_gradient(whole, output.name) if refused else whole)
     return graph.output_spec.build(tensors)

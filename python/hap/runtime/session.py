@@ -42,6 +42,7 @@ class Prepared:
         step: what this rank runs.
         constants: values of the graph's constants, by tensor, on this rank's device.
         layouts: how inputs, outputs, parameters and buffers lie, by tensor and placement.
+        refused: names of the outputs that carry no gradient although one device would record one.
     """
 
     axes: AxisGraph
@@ -50,6 +51,7 @@ class Prepared:
     step: Step
     constants: dict[int, torch.Tensor]
     layouts: dict[tuple[int, Placements], Layout]
+    refused: frozenset[str]
 
     @property
     def graph(self) -> Graph:
@@ -181,7 +183,7 @@ class Session:
         updated = frozenset(entry.of for entry in axes.graph.outputs if entry.kind == "buffer" and entry.of is not None)
         constants = {tensor: value.to(self.device) for tensor, value in axes.graph.constants.items()}
         step = Step(axes.graph, program, self.group, updated)
-        return Prepared(axes, plan, splits, step, constants, layouts)
+        return Prepared(axes, plan, splits, step, constants, layouts, without_gradient(axes.graph))
 
     def _store(self, graph: Graph, layouts: dict[int, Layout]) -> None:
         """Place parameters and buffers, the first time; afterwards they lie as they are."""
@@ -238,6 +240,29 @@ class Session:
         """The whole of a parameter or buffer (or of its gradient) from this rank's piece. A collective."""
         stored = None if self._stored is None else self._stored.get(name)
         return piece if stored is None else stored.gather(piece, name, self.group)
+
+
+def without_gradient(graph: Graph) -> frozenset[str]:
+    """Names of the outputs that stand beside a loss and depend on something trained.
+
+    Their gradients are not part of the graph (see :mod:`hap.trace.root`), while one device would record them. What the
+    module itself has detached counts too, as the graph does not show it.
+    """
+    losses = [entry for entry in graph.outputs if entry.kind == "loss" and entry.tensor is not None]
+    if not any(entry.name == "loss" or not graph.tensors[entry.tensor or 0].shape for entry in losses):
+        return frozenset()  # every differentiable output has its gradient
+    trained = {entry.of for entry in graph.outputs if entry.kind in ("gradient", "input_gradient")}
+    for operator in graph.operators:
+        if operator.phase == "forward" and any(operand in trained for operand in operator.operands):
+            trained.update(result for result in operator.results if result is not None)
+    return frozenset(
+        entry.name
+        for entry in graph.outputs
+        if entry.kind == "output"
+        and entry.tensor is not None
+        and entry.tensor in trained
+        and (graph.tensors[entry.tensor].dtype.is_floating_point or graph.tensors[entry.tensor].dtype.is_complex)
+    )
 
 
 def _hash(key: tuple[Any, ...]) -> int:
