@@ -20,7 +20,7 @@ struct Visit {
 
 /// Passes between two looks at the progress.
 const CHECK: usize = 5;
-/// A bound that grows relatively less than this between two looks has converged.
+/// A bound that grows relatively no more than this between two looks has converged.
 const CONVERGED: f64 = 1e-5;
 
 /// Raises the bound by up to `passes` passes; every min-marginal must be finite. Returns the bound and the number of
@@ -49,7 +49,7 @@ pub(super) fn ascend(remainder: &mut Remainder, passes: usize) -> (f64, u64) {
         work += 4 * entries;
         if pass % CHECK == 0 || pass == passes {
             bound = remainder.bound();
-            if bound - last < CONVERGED * bound.abs() {
+            if bound - last <= CONVERGED * bound.abs() {
                 break;
             }
             last = bound;

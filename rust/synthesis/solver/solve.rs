@@ -71,7 +71,7 @@ pub enum SolveError {
 const FIRST_SIZE: u64 = 1000;
 /// By how much that grows where dual ascent stalls.
 const SIZE_GROWTH: u64 = 4;
-/// Dual ascent stalls where a round closes less than this part of the gap.
+/// Dual ascent stalls where a round closes no more than this part of the gap.
 const STALLED: f64 = 0.02;
 /// Passes of dual ascent in the first round, and in those after it.
 const FIRST_PASSES: usize = 10;
@@ -157,8 +157,13 @@ impl<'a> Solver<'a> {
             if status == Status::Proven {
                 break;
             }
-            let gap = self.upper() - bound;
-            if passes == PASSES && bound - last_bound < STALLED * gap.min(bound.abs()) {
+            if passes == PASSES && self.has_stalled(bound, bound - last_bound) {
+                if self.incumbent.is_none() {
+                    status = self.eliminate_exactly()?;
+                    if status == Status::Proven {
+                        break;
+                    }
+                }
                 if size >= self.budget.entries_left() {
                     break;
                 }
@@ -174,6 +179,14 @@ impl<'a> Solver<'a> {
             self.search()
         };
         self.finish(status, bound)
+    }
+
+    /// Whether dual ascent that gained so much should go on with larger tables. The bound itself is no scale where it is
+    /// near 0, and there is no gap without an incumbent: then a gain is measured by the largest cost.
+    fn has_stalled(&self, bound: f64, gain: f64) -> bool {
+        let gap = self.upper() - bound;
+        let scale = gap.min(bound.abs().max(self.largest_cost));
+        gain <= (STALLED * scale).max(self.slack())
     }
 
     /// Cost of the incumbent.
@@ -243,6 +256,11 @@ impl<'a> Solver<'a> {
         if self.drop_dead_labels()? == Status::Proven {
             return Ok(Status::Proven);
         }
+        self.eliminate_exactly()
+    }
+
+    /// Eliminates all that is left, if its tables fit into the budget.
+    fn eliminate_exactly(&mut self) -> Result<Status, SolveError> {
         let Some(order) = best_order(&self.remainder, self.budget.entries_left()) else {
             return Ok(Status::Open);
         };

@@ -25,6 +25,26 @@ fn time_is_a_limit_too() {
     );
 }
 
+/// Max-cut of the complete graph: the linear relaxation's bound is 0, and dual ascent gains nothing.
+fn complete_graph(variables: usize) -> Problem {
+    let pairs = (0..variables).flat_map(|a| (a + 1..variables).map(move |b| [a, b]));
+    let factors = pairs.map(|pair| factor(&pair, &[1.0, 0.0, 0.0, 1.0])).collect();
+    problem(&vec![2; variables], factors)
+}
+
+#[test]
+fn a_bound_of_zero_is_no_progress() {
+    // Its elimination fits into the tables' limit, but into no incumbent's share of it.
+    let limits = Limits {
+        table_entries: 150_000,
+        work: 10_000_000,
+        seconds: None,
+    };
+    let solution = solved(&complete_graph(16), &limits).unwrap();
+    assert_eq!((solution.cost, solution.gap()), (56.0, 0.0));
+    assert_eq!(solution.certificate.bound, 56.0, "no search was needed");
+}
+
 #[test]
 fn instances_are_read_as_they_were_written() {
     let factors = vec![factor(&[1, 0], &[0.1, f64::INFINITY, 3.0, 4e-9]), factor(&[], &[1.0])];
