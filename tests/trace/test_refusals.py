@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers import BatchEncoding
 
 import hap
 from hap.errors import TraceError
+from hap.runtime.signature import Call
 
 
 class Module(nn.Module):
@@ -127,6 +131,41 @@ def linear(self: Any, x: torch.Tensor) -> torch.Tensor:
 def test_inputs_that_do_not_fit(args: Any, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(TraceError, match=message):
         hap.trace(Module(linear), args, kwargs)
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (Batch(torch.ones(3, 4)), r'input "args\.0" is a Batch.*pass its tensors in tuples, lists or dicts'),
+        ([{"batch": Batch(torch.ones(3, 4))}], r'input "args\.0\.0\.batch" is a Batch'),
+        (BatchEncoding({"x": torch.ones(3, 4)}), r'input "args\.0" is a BatchEncoding.*`dict\(batch\)`'),
+        (slice(torch.ones(3)), r'input "args\.0" is a slice'),
+        (torch.nn.functional.relu, r'input "args\.0" is a function'),
+    ],
+)
+def test_inputs_that_may_hide_tensors(batch: Any, message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        hap.trace(Module(lambda self, batch: self.fc(batch.x).sum()), (batch,))
+    with pytest.raises(TraceError, match=message):
+        Call((batch,), {}, torch.device("cpu"))
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+def test_constants_of_every_kind_are_inputs() -> None:
+    constants: list[Any] = [None, True, 1, 1.5, 2j, "mean", b"raw", torch.float32, torch.device("cpu"), torch.strided]
+    constants += [torch.contiguous_format, range(3), slice(0, 2), Colour.RED, torch.Size([2])]
+    x = torch.ones(3, 4)
+    call = Call((x, constants), {}, torch.device("cpu"))
+    assert list(call.tensors) == ["args.0"]
+    assert len(call.key[0]) == 1 + len(constants)
 
 
 def hooked_parameter() -> nn.Module:

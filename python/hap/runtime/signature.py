@@ -34,7 +34,7 @@ class Call:
         self.local: list[str] = []
         self.samples = WHOLE
         key: list[Any] = []
-        flat, names, _ = flatten_inputs(self.args, self.kwargs)
+        flat, names, _ = flatten_inputs(self.args, self.kwargs, also=(LocalInput,))
         for name, value in zip(names, flat, strict=True):
             if isinstance(value, LocalInput):
                 self._add_share(name, value.tensor)
