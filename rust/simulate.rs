@@ -213,7 +213,9 @@ impl<'a> Run<'a> {
             let mut done = there;
             if seconds > 0.0 {
                 let start;
-                (start, done) = self.advance(device, self.clock[device].max(there), seconds);
+                let ready = self.clock[device].max(there);
+                let pending = &mut self.pending[device];
+                (start, done) = advance(&self.collectives, pending, self.costs.overlap(), ready, seconds);
                 self.clock[device] = done;
                 self.compute[device] += seconds;
                 if self.record {
@@ -232,32 +234,36 @@ impl<'a> Run<'a> {
             }
         }
     }
+}
 
-    /// Start and end of `work` seconds of computation that can start at `ready`, slowed by the collectives meanwhile.
-    fn advance(&mut self, device: usize, ready: f64, work: f64) -> (f64, f64) {
-        let rate = self.costs.overlap();
-        let (mut start, mut now, mut left) = (ready, ready, work);
-        while let Some((begin, end)) = self.collectives.get(self.pending[device]).copied() {
-            if now + left <= begin {
-                break;
-            }
-            left -= (begin - now).max(0.0);
-            now = now.max(begin);
-            if now < end {
-                if left <= rate * (end - now) {
-                    return (start, now + left / rate);
-                }
-                left -= rate * (end - now);
-                now = end;
-                // Nothing was done before or during it: the operator starts after it.
-                if left == work {
-                    start = end;
-                }
-            }
-            self.pending[device] += 1;
+/// Start and end of `work` seconds of computation that can start at `ready`, slowed to `rate` by the `collectives`
+/// meanwhile. Those before `pending` have ended; it moves on past those that end before the computation does.
+fn advance(collectives: &[(f64, f64)], pending: &mut usize, rate: f64, ready: f64, work: f64) -> (f64, f64) {
+    let (mut start, mut now, mut left) = (ready, ready, work);
+    while let Some(&(begin, end)) = collectives.get(*pending) {
+        if now + left <= begin {
+            break;
         }
-        (start, now + left)
+        left -= (begin - now).max(0.0);
+        now = now.max(begin);
+        // The sum above rounds otherwise than the difference: nothing is left where the collective begins.
+        if left <= 0.0 {
+            return (start, now);
+        }
+        if now < end {
+            if left <= rate * (end - now) {
+                return (start, now + left / rate);
+            }
+            left -= rate * (end - now);
+            now = end;
+            // Nothing was done before or during it: the operator starts after it.
+            if left == work {
+                start = end;
+            }
+        }
+        *pending += 1;
     }
+    (start, now + left)
 }
 
 #[cfg(test)]

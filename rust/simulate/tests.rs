@@ -179,6 +179,21 @@ fn an_operator_under_way_is_slowed_by_a_collective() {
 }
 
 #[test]
+fn an_operator_that_ends_within_a_rounding_of_a_collective_is_done() {
+    // 0x1.043075fb0a4acp-10, 0x1.19c98b1661518p-7 and 0x1.3a4f99d5c29adp-7, by their bits.
+    let ready = f64::from_bits(0x3f50_4307_5fb0_a4ac);
+    let work = f64::from_bits(0x3f81_9c98_b166_1518);
+    let begin = f64::from_bits(0x3f83_a4f9_9d5c_29ad);
+    assert_eq!(begin.next_up(), ready + work);
+    assert!(work - (begin - ready) <= 0.0, "nothing is left by then");
+    for rate in [0.0, 0.5, 1.0] {
+        let mut pending = 0;
+        let (start, end) = advance(&[(begin, begin + 1.0)], &mut pending, rate, ready, work);
+        assert_eq!((start, end, pending), (ready, begin, 0), "at rate {rate}");
+    }
+}
+
+#[test]
 fn an_uneven_padded_gather_moves_the_largest_share() {
     let mut builder = GraphBuilder::new(&[("batch", 8)]);
     let x = builder.input(InputKind::Input, "x", &[0]);
