@@ -1,8 +1,10 @@
 //! How much a solve may cost, and how much it has cost so far.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+
+use super::SolveError;
 
 /// Limits of a solve. Under `table_entries` and `work` alone, equal problems give equal solutions; `seconds` makes the
 /// result depend on the machine.
@@ -10,11 +12,11 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Entries of all tables together in one exact elimination (8 bytes each, divided by the labels of a variable); also
-    /// the states of a search.
+    /// the memory of a search, in units of 8 bytes.
     pub table_entries: u64,
     /// Table entries visited, added up over the whole solve.
     pub work: u64,
-    /// Wall-clock time.
+    /// Wall-clock time; not negative.
     pub seconds: Option<f64>,
 }
 
@@ -24,6 +26,22 @@ impl Default for Limits {
             table_entries: 100_000_000,
             work: 100_000_000_000,
             seconds: None,
+        }
+    }
+}
+
+impl Limits {
+    /// Checks that the limits are ones that can be reached.
+    ///
+    /// # Errors
+    /// [`SolveError::Invalid`] names the limit that is not.
+    pub fn validate(&self) -> Result<(), SolveError> {
+        match self.seconds {
+            Some(seconds) if seconds.is_nan() || seconds < 0.0 => Err(SolveError::Invalid {
+                field: "limits.seconds".to_owned(),
+                reason: format!("{seconds}, expected a number that is not negative"),
+            }),
+            _ => Ok(()),
         }
     }
 }
@@ -65,8 +83,14 @@ impl Budget {
             .min(self.limits.work.saturating_sub(self.work))
     }
 
+    /// Memory that a search may take, in units of 8 bytes.
+    pub fn search_memory(&self) -> u64 {
+        self.limits.table_entries
+    }
+
     pub fn is_spent(&self) -> bool {
-        let out_of_time = |seconds| self.started.elapsed() >= Duration::from_secs_f64(seconds);
+        // Seconds as they are: not every number, such as infinity, is a `Duration`.
+        let out_of_time = |seconds| self.started.elapsed().as_secs_f64() >= seconds;
         self.work >= self.limits.work || self.limits.seconds.is_some_and(out_of_time)
     }
 }

@@ -48,7 +48,10 @@ impl Problem {
     /// [`SolveError::Invalid`] names the first factor that is not.
     pub fn validate(&self) -> Result<(), SolveError> {
         for (index, factor) in self.factors.iter().enumerate() {
-            let fail = |reason: String| Err(SolveError::Invalid { factor: index, reason });
+            let fail = |reason: String| {
+                let field = format!("factor {index}");
+                Err(SolveError::Invalid { field, reason })
+            };
             for (position, &variable) in factor.scope.iter().enumerate() {
                 if variable >= self.domains.len() {
                     return fail(format!(

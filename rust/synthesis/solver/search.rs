@@ -34,8 +34,8 @@ pub(super) struct Outcome {
     pub states: u64,
 }
 
-/// Searches assignments that cost less than `upper`, until `states` have been expanded or, best first, the budget is
-/// spent. (Depth first finds some assignment where nothing else did: limits cut it short only by its states.)
+/// Searches assignments that cost less than `upper`, until `states` have been expanded or, best first, the budget or its
+/// memory is spent. (Depth first finds some assignment where nothing else did: limits cut it short only by its states.)
 pub(super) fn search(
     remainder: &Remainder,
     strategy: Strategy,
@@ -64,6 +64,7 @@ pub(super) fn search(
         states: 0,
     };
     let mut positions = vec![0; remainder.labels.len()];
+    let mut closed_words = 0;
     // Depth first, the least f of all open states is only known by looking; the root's stands in for it.
     while let Some(entry) = open.pop() {
         if strategy == Strategy::BestFirst {
@@ -84,17 +85,20 @@ pub(super) fn search(
             outcome.assignment = Some(assignment);
             return outcome;
         }
-        if outcome.states >= states || (strategy == Strategy::BestFirst && budget.is_spent()) {
+        let is_spent = || {
+            budget.is_spent()
+                || words::<Node>(nodes.len()) + words::<Entry>(open.len()) + closed_words > budget.search_memory()
+        };
+        if outcome.states >= states || (strategy == Strategy::BestFirst && is_spent()) {
             return outcome;
         }
-        let future = space.frontiers[entry.depth]
-            .iter()
-            .map(|&variable| positions[variable])
-            .collect();
+        let frontier = &space.frontiers[entry.depth];
+        let future = frontier.iter().map(|&variable| positions[variable]).collect();
         if !closed.insert((entry.depth, future)) {
             continue;
         }
         outcome.states += 1;
+        closed_words += words::<(usize, Vec<usize>)>(1) + words::<usize>(frontier.len());
         let variable = space.variables[entry.depth];
         let added = space.added(entry.depth, &positions);
         budget.work(added.len() as u64 * remainder.incident[variable].len() as u64 + entry.depth as u64);
@@ -118,6 +122,11 @@ pub(super) fn search(
     // Everything below `upper` has been looked at.
     outcome.bound = f64::INFINITY;
     outcome
+}
+
+/// Memory of so many values, in units of 8 bytes.
+fn words<T>(count: usize) -> u64 {
+    (count * size_of::<T>()).div_ceil(8) as u64
 }
 
 /// An assigned variable and those before it.

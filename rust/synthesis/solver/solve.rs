@@ -45,11 +45,11 @@ impl Solution {
 /// Why there is no solution.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SolveError {
-    /// A factor is malformed.
-    #[error("factor {factor}: {reason}")]
+    /// A factor is malformed, or a limit.
+    #[error("{field}: {reason}")]
     Invalid {
-        /// Its index.
-        factor: usize,
+        /// Which one.
+        field: String,
         /// What is wrong with it.
         reason: String,
     },
@@ -90,9 +90,10 @@ const CHECKED_ENTRIES: u64 = 1_000_000;
 /// Finds an assignment of least cost and proves it, or comes as near as the limits allow.
 ///
 /// # Errors
-/// Malformed problems, problems without an allowed assignment, and limits too small to find any.
+/// Malformed problems and limits, problems without an allowed assignment, and limits too small to find any.
 pub fn solve(problem: &Problem, limits: &Limits) -> Result<Solution, SolveError> {
     problem.validate()?;
+    limits.validate()?;
     let solution = Solver::new(problem, limits)?.run()?;
     debug_assert!(
         solution.table_entries > CHECKED_ENTRIES || check(problem, &solution.certificate, 10.0 * TOLERANCE) == Ok(()),
@@ -317,7 +318,7 @@ impl<'a> Solver<'a> {
         Ok(Attempt::Solved(part.proof))
     }
 
-    /// Searches what is left. Returns a bound of it.
+    /// Searches what is left, for some assignment first. Returns a bound of it.
     fn search(&mut self) -> f64 {
         if self.incumbent.is_none() {
             let states = DIVE_STATES * self.remainder.variables().count() as u64;

@@ -238,7 +238,7 @@ fn impossible_problems_name_the_variable() {
 #[test]
 fn malformed_factors_are_named() {
     let reason = |factors: Vec<Factor>| match solve(&problem(&[2, 2], factors), &Limits::default()) {
-        Err(SolveError::Invalid { factor, reason }) => (factor, reason),
+        Err(SolveError::Invalid { field, reason }) => (field, reason),
         other => panic!("{other:?}"),
     };
     let good = factor(&[0], &[0.0, 0.0]);
@@ -250,8 +250,8 @@ fn malformed_factors_are_named() {
         (factor(&[0], &[0.0, f64::NEG_INFINITY]), "cost -inf"),
     ];
     for (factor, expected) in bad {
-        let (index, reason) = reason(vec![good.clone(), factor]);
-        assert_eq!(index, 1);
+        let (field, reason) = reason(vec![good.clone(), factor]);
+        assert_eq!(field, "factor 1");
         assert!(reason.contains(expected), "{reason}");
     }
 }

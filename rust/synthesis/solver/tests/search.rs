@@ -46,6 +46,49 @@ fn a_bound_of_zero_is_no_progress() {
 }
 
 #[test]
+fn memory_of_a_search_is_limited() {
+    let problem = complete_graph(20);
+    let mut last = 0.0;
+    for table_entries in [1_000, 10_000, 100_000] {
+        let limits = Limits {
+            table_entries,
+            ..Limits::default()
+        };
+        let solution = solved(&problem, &limits).unwrap();
+        // A state takes more than 8 units: its closed list's key, its node and its entry.
+        let dive = 100 * 20;
+        assert!(solution.states <= dive + table_entries / 8, "{}", solution.states);
+        assert!(solution.cost >= 90.0 && solution.bound <= 90.0 && solution.gap() > 0.0);
+        assert!(solution.bound > last, "more memory, a better bound");
+        last = solution.bound;
+    }
+}
+
+#[test]
+fn limits_of_time_are_checked() {
+    let problem = complete_graph(3);
+    let solve_within = |seconds| {
+        let seconds = Some(seconds);
+        solve(
+            &problem,
+            &Limits {
+                seconds,
+                ..Limits::default()
+            },
+        )
+    };
+    for seconds in [-1.0, f64::NAN, f64::NEG_INFINITY] {
+        let error = solve_within(seconds).unwrap_err();
+        assert!(error.to_string().starts_with("limits.seconds: "), "{error}");
+    }
+    for seconds in [1e300, f64::INFINITY] {
+        assert_eq!(solve_within(seconds).unwrap().cost, 1.0);
+    }
+    // Without time there may be an assignment nevertheless.
+    assert!(solve_within(0.0).is_ok());
+}
+
+#[test]
 fn instances_are_read_as_they_were_written() {
     let factors = vec![factor(&[1, 0], &[0.1, f64::INFINITY, 3.0, 4e-9]), factor(&[], &[1.0])];
     let instance = Instance {
