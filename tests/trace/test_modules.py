@@ -246,3 +246,22 @@ def test_each_output_has_a_tensor_of_its_own() -> None:
     assert got["gradient", "offset"] == 1
     torch.testing.assert_close(got["gradient", "left.bias"], torch.full((2,), 4.0))
     torch.testing.assert_close(got["gradient", "left.weight"], got["gradient", "right.weight"])
+
+
+class Draws(nn.Module):
+    """Draws with and without naming the generator."""
+
+    def __init__(self, **generator: Any) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.generator = generator
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.fc(x) * torch.rand(3, 4, **self.generator) + torch.randn(3, 4, **self.generator)).sum()
+
+
+def test_the_generator_may_be_given_as_none() -> None:
+    graphs = [hap.trace(module, (torch.ones(3, 4),)) for module in (Draws(), Draws(generator=None))]
+    targets = [[str(operator.target) for operator in graph.operators] for graph in graphs]
+    assert targets[0] == targets[1]
+    assert "hap.rand.default" in targets[0]

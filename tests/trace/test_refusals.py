@@ -24,6 +24,9 @@ class Module(nn.Module):
         super().__init__()
         self.fc = nn.Linear(4, 4)
         self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.table = torch.ones(4)
+        self.fc.cache = torch.ones(4)
+        self.register_buffer("total", torch.ones(4))
         self.body = body
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -71,6 +74,32 @@ def changes_a_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (self.fc(x) * self.frozen).sum()
 
 
+def clamps_a_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        self.fc.weight.clamp_(-1, 1)
+    return self.fc(x).sum()
+
+
+def keeps_a_gradient_in_a_buffer(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.total += self.fc(x).mean(0)
+    return (self.fc(x) * self.total).sum()
+
+
+def changes_an_attribute(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.fc.cache[:2] += x.detach().mean()
+    return (self.fc(x) + self.fc.cache).sum()
+
+
+def reassigns_an_attribute(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.table = self.table + x.detach().mean(0)
+    return (self.fc(x) + self.table).sum()
+
+
+def uses_a_dropout_mask(self: Any, x: torch.Tensor) -> torch.Tensor:
+    dropped, mask = torch.native_dropout(self.fc(x), 0.5, True)
+    return (dropped + mask).sum()
+
+
 def draws_categories(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(x).gather(1, torch.multinomial(x.abs(), 1)).sum()
 
@@ -99,6 +128,11 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (returns_no_tensor, r"no output of the module requires grad \(0 tensors"),
         (changes_its_input, r'the forward changes input "args\.0" in place: work on a copy'),
         (changes_a_parameter, r'the forward changes parameter "frozen" in place'),
+        (clamps_a_parameter, r'test_refusals\.py:\d+: .*clamp_.*the forward changes parameter "fc\.weight" in place'),
+        (keeps_a_gradient_in_a_buffer, r'test_refusals\.py:\d+: .*buffer "total" requires grad: `\.detach\(\)` it'),
+        (changes_an_attribute, r'the forward changes the attribute "fc\.cache".*register it as a buffer'),
+        (reassigns_an_attribute, r'the forward changes the attribute "table".*register it as a buffer'),
+        (uses_a_dropout_mask, r"test_refusals\.py:\d+: .*uses the mask of torch\.native_dropout"),
         (draws_categories, r"test_refusals\.py:\d+: .*: aten\.multinomial\.default draws random numbers"),
         (breaks_the_graph, r"test_refusals\.py:\d+: .*graph_break.*cannot be captured.*outside of the module"),
         (reads_a_free_parameter, r"test_refusals\.py:\d+: .*is no parameter of the module: register it"),

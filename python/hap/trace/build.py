@@ -102,6 +102,9 @@ class _Builder:
             return index
         described = node.meta["desc"]
         if isinstance(described, descriptors.TangentAOTInput):
+            if isinstance(described.output, descriptors.InputMutationAOTOutput):
+                # What changes is a trained parameter, or its new value could be differentiated.
+                self.refuse_mutation(described.output)
             assert isinstance(described.output, descriptors.PlainAOTOutput), described
             path = self.paths[described.output.idx]
             if not node.users:
@@ -111,6 +114,18 @@ class _Builder:
                 )
             return self.add_input("tangent", path, f"tangent.{path}" if path else "tangent", node.meta["val"])
         return self.by_name[self.key(described)]
+
+    def refuse_mutation(self, described: descriptors.InputMutationAOTOutput) -> None:
+        """Raises that a parameter or input is changed in place, or a buffer to a value that requires grad."""
+        kind, name = self.key(described.mutated_input)
+        node = dict(zip(self.result_descriptors, self.results, strict=True)).get(described)
+        source = source_of(node) if isinstance(node, Node) else ""
+        where = f"{source}: " if source else ""
+        if kind == "buffer":
+            raise TraceError(f'{where}the new value of buffer "{name}" requires grad: `.detach()` it')
+        raise TraceError(
+            f'{where}the forward changes {kind} "{name}" in place: work on a copy (`.clone()`), or make it a buffer'
+        )
 
     def key(self, described: Any) -> tuple[str, str]:
         """Kind and name of a parameter, buffer or input from its descriptor."""
@@ -211,7 +226,7 @@ class _Builder:
 
     def outputs(self) -> None:
         gradients: dict[tuple[str, str], int | None] = {}
-        updates: dict[tuple[str, str], int | None] = {}
+        updates: dict[str, int | None] = {}
         plain: dict[int, int | None] = {}
         for described, node in zip(self.result_descriptors, self.results, strict=True):
             index = self.values[node] if isinstance(node, Node) else None
@@ -228,7 +243,10 @@ class _Builder:
                     assert gradients.get(first) is None, f"two gradients of {first}"
                     gradients[first] = index
             elif isinstance(described, descriptors.InputMutationAOTOutput):
-                updates[self.key(described.mutated_input)] = index
+                kind, name = self.key(described.mutated_input)
+                if kind != "buffer":
+                    self.refuse_mutation(described)
+                updates[name] = index
             else:
                 raise TraceError(f"hap cannot train a module with an output of kind {type(described).__name__}")
         self.add_plain(plain)
@@ -236,13 +254,8 @@ class _Builder:
         for item in [item for item in self.graph.inputs if item.kind == "parameter" and item.name in trained]:
             gradient = gradients.get(("parameter", item.name))
             self.graph.outputs.append(Output("gradient", item.name, gradient, item.tensor))
-        for kind, name in updates:
-            if kind != "buffer":
-                raise TraceError(
-                    f'the forward changes {kind} "{name}" in place: work on a copy (`.clone()`), or make it a buffer'
-                )
         for item in [item for item in self.graph.inputs if item.kind == "buffer"]:
-            update = updates.get(("buffer", item.name))
+            update = updates.get(item.name)
             if update is not None:
                 self.graph.outputs.append(Output("buffer", item.name, update, item.tensor))
         for name, example in zip(self.signature.inputs, self.signature.examples, strict=True):

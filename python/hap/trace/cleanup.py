@@ -19,6 +19,14 @@ hap = torch.ops.hap
 _PASS_THROUGH = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.lift.default}
 _ASSERTIONS = {aten._assert_async.msg, aten._assert_async.default, aten._assert_tensor_metadata.default}
 
+_FILLS: dict[Any, Any] = {
+    aten.rand.default: hap.rand,
+    aten.rand.generator: hap.rand,
+    aten.randn.default: hap.randn,
+    aten.randn.generator: hap.randn,
+    aten.bernoulli.p: hap.bernoulli,
+}
+
 
 def clean(graph: Graph) -> Node | None:
     """Cleans up in place; returns the placeholder for the state of the random numbers if an operator needs one."""
@@ -116,7 +124,7 @@ def _replace_random(graph: Graph, rng: Node) -> None:
             _set_argument(node, "rng", rng)
         elif node.target is aten.native_dropout.default:
             _replace_dropout(graph, node, rng, next(numbers))
-        elif node.target in (aten.rand.default, aten.randn.default, aten.bernoulli.p):
+        elif node.target in _FILLS and not node.kwargs.get("generator"):
             _replace_fill(graph, node, rng, next(numbers))
         else:
             raise TraceError(
@@ -142,7 +150,12 @@ def _replace_dropout(graph: Graph, node: Node, rng: Node, number: int) -> None:
             result.replace_all_uses_with(dropped)
         else:
             for backward in list(result.users):
-                assert backward.target is aten.native_dropout_backward.default, backward.target
+                if backward.target is not aten.native_dropout_backward.default:
+                    where = source_of(backward) or source_of(node) or "the module"
+                    raise TraceError(
+                        f"{where}: uses the mask of torch.native_dropout, which hap does not keep: draw a "
+                        "mask with torch.bernoulli and multiply by it"
+                    )
                 args = (backward.args[0], rng, p, number)
                 backward.replace_all_uses_with(_inserted(graph, backward, hap.dropout.default, args, backward))
                 graph.erase_node(backward)
@@ -152,9 +165,7 @@ def _replace_dropout(graph: Graph, node: Node, rng: Node, number: int) -> None:
 
 def _replace_fill(graph: Graph, node: Node, rng: Node, number: int) -> None:
     value = node.meta["val"]
-    target = {aten.rand.default: hap.rand, aten.randn.default: hap.randn, aten.bernoulli.p: hap.bernoulli}[
-        node.target  # type: ignore[index]
-    ]
+    target = _FILLS[node.target]
     probability = (_argument(node, "p"),) if node.target is aten.bernoulli.p else ()
     args = (rng, list(value.shape), *probability, number, value.dtype, value.device)
     node.replace_all_uses_with(_inserted(graph, node, target.default, args, node))

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch._dynamo import exc
+from torch._subclasses.fake_tensor import FakeTensor
 
 from hap.errors import TraceError
-from hap.trace.sources import source_of, source_of_stack
+from hap.trace.root import changed_state
+from hap.trace.sources import dotted, source_of, source_of_stack
 
 _FAKE_CALL = re.compile(r"got (?:\w+)\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)", re.DOTALL)
 _RAISED = re.compile(r"Developer debug context: raised exception (?P<what>.*)")
-_NO_GRADIENT = re.compile(r"^NoGradientError\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)")
+_ROOT_ERROR = re.compile(r"^(?:NoGradientError|StateError)\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)")
 _EXPLANATION = re.compile(r"^  Explanation: (?P<what>.*)$", re.MULTILINE)
 
 _ADVICE = (
@@ -75,8 +77,10 @@ def check_call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def check_captured(captured: torch.fx.GraphModule) -> None:
-    """Refuses numbers and shapes that depend on the values of tensors, where Dynamo has let them pass."""
+    """Refuses what Dynamo lets pass: numbers and shapes that depend on the values of tensors, state in attributes."""
     for node in captured.graph.nodes:
+        if node.op == "placeholder":
+            _check_unchanged(node)
         values = node.meta.get("example_value")
         for value in values if isinstance(values, (tuple, list)) else (values,):
             sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
@@ -87,6 +91,15 @@ def check_captured(captured: torch.fx.GraphModule) -> None:
                 )
         if node.op == "call_function" and node.target is torch.nn.functional.embedding and _is_sparse(node):
             raise TraceError(f"{source_of(node)}: asks for sparse gradients: hap trains dense ones; use sparse=False")
+
+
+def _check_unchanged(node: torch.fx.Node) -> None:
+    """Refuses changes in place of a tensor that is no parameter, buffer or input: those are fakes before capture."""
+    source = getattr(node, "_dynamo_source", None)
+    if source is None or node.type is None or issubclass(node.type, FakeTensor):
+        return
+    if node.meta["example_value"]._version:
+        raise TraceError(changed_state(dotted(source.name)))
 
 
 def _is_sparse(node: torch.fx.Node) -> bool:
@@ -108,9 +121,9 @@ def translated(error: Exception, inputs: Mapping[str, Any]) -> TraceError:
     if isinstance(error, exc.Unsupported):
         raised = _RAISED.search(text)
         if raised and title == "Observed exception":
-            nothing = _NO_GRADIENT.search(raised["what"])
-            if nothing:
-                return TraceError(nothing["what"])
+            own = _ROOT_ERROR.search(raised["what"])
+            if own:
+                return TraceError(own["what"])
             return TraceError(f"{where}the forward raises {_line(raised['what'])} (example inputs: {given})")
         if title.startswith("Data-dependent"):
             return TraceError(f"{where}the forward branches on the values of tensors: {_VALUES_ADVICE}")

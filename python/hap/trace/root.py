@@ -69,6 +69,18 @@ class NoGradientError(Exception):
     """Nothing in the module's output can be differentiated."""
 
 
+class StateError(Exception):
+    """The forward changes a plain tensor attribute of the module."""
+
+
+def changed_state(name: str) -> str:
+    """The message for a plain tensor that the forward changes."""
+    return (
+        f'the forward changes the attribute "{name}", a plain tensor, which would keep its first value: register it as '
+        "a buffer with `register_buffer`"
+    )
+
+
 class Root(nn.Module):
     """Calls ``module`` on flat tensors; returns its output tensors and a string: paths, roles and structure.
 
@@ -83,6 +95,12 @@ class Root(nn.Module):
         self.structure = structure
         self.flat = list(flat)
         self.buffer_names = [name for name, _ in module.named_buffers()]
+        self.plain_tensors = [
+            (path, name)
+            for path, part in module.named_modules()
+            for name, value in part.__dict__.items()
+            if isinstance(value, Tensor)
+        ]
         # Not train(): that would be recursive, and change submodules that the user has frozen.
         self.training = module.training
 
@@ -92,12 +110,16 @@ class Root(nn.Module):
         args, kwargs = pytree.tree_unflatten([next(rest) if x is TENSOR else x for x in self.flat], self.structure)
         found: list[tuple[str, Tensor]] = []
         before = [self.module.get_buffer(name) for name in self.buffer_names]
+        plain = [getattr(self.module.get_submodule(path), name) for path, name in self.plain_tensors]
         structure = _describe(self.module(*args, **kwargs), "", found)
         for name, old in zip(self.buffer_names, before, strict=True):
             new = self.module.get_buffer(name)
             # `self.total = self.total + x` makes a new tensor, which capture would drop as a change of Python state.
             if new is not old:
                 old.copy_(new)
+        for (path, name), value in zip(self.plain_tensors, plain, strict=True):
+            if getattr(self.module.get_submodule(path), name) is not value:
+                raise StateError(changed_state(f"{path}.{name}" if path else name))
         differentiable = [i for i, (_, x) in enumerate(found) if x.requires_grad]
         if not differentiable:
             raise NoGradientError(

@@ -41,6 +41,10 @@ def module_of(node: Node) -> str:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return ""
-    path = list(stack.values())[-1][0]
+    return dotted(list(stack.values())[-1][0])
+
+
+def dotted(path: str) -> str:
+    """The user's path of what Dynamo calls ``L['self']._modules['module']._modules['fc']``: ``fc``."""
     parts = [part for part in _INDEX.sub(r".\1", path).split(".") if part and part not in ("L", "self", "_modules")]
     return ".".join(parts[1:] if parts[:1] == ["module"] else parts)
