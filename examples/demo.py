@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,7 @@ from rich.table import Table
 import hap
 from emulation import calibrate, systems
 from emulation.job import JobError, Rank, run
-from emulation.throttle import feasible
+from emulation.throttle import Throttle, feasible
 from gpt import GPT
 from hap.program import Convert
 from text import VOCABULARY, batch, standard_library
@@ -37,8 +38,8 @@ class Settings:
 
     steps: int = 30
     turn: int = 10
-    batch: int = 24
-    context: int = 32
+    batch: int = 8
+    context: int = 64
     width: int = 512
     layers: int = 2
     heads: int = 8
@@ -60,14 +61,14 @@ class Result:
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
 
-def train(rank: Rank, settings: Settings) -> None:
+def train(rank: Rank, settings: Settings, duties: Sequence[float]) -> None:
     """What each rank does: measure, plan, train."""
     text = standard_library()
     batches = [batch(text, step=step, size=settings.batch, context=settings.context) for step in range(settings.steps)]
     model = settings.model()
 
     say(rank, "measuring the devices")
-    cluster = measure(rank, settings, model)
+    cluster = measure(rank, settings, duties, model)
 
     say(rank, "planning")
     start = time.perf_counter()
@@ -84,17 +85,16 @@ def train(rank: Rank, settings: Settings) -> None:
     say(rank, f"training {settings.steps} steps with each of {len(contestants)} systems, in turns")
     losses: dict[str, list[torch.Tensor]] = {name: [] for name in contestants}
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    rank.throttle(True)
     for first in range(0, settings.steps, settings.turn):
         for name, contestant in contestants.items():
             dist.barrier()
-            for number, (x, y) in enumerate(batches[first : first + settings.turn]):
-                start = time.perf_counter()
-                losses[name].append(contestant(x, y))
-                # A turn's first step waits for whoever finished the turn before last.
-                if number > 0:
-                    seconds[name].append(time.perf_counter() - start)
-    rank.throttle(False)
+            with Throttle(duties[rank.rank]):
+                for number, (x, y) in enumerate(batches[first : first + settings.turn]):
+                    start = time.perf_counter()
+                    losses[name].append(contestant(x, y))
+                    # A turn's first step waits for whoever finished the turn before last.
+                    if number > 0:
+                        seconds[name].append(time.perf_counter() - start)
 
     say(rank, "training on one device")
     curves = {name: torch.stack(values) for name, values in losses.items()}
@@ -115,7 +115,7 @@ def train(rank: Rank, settings: Settings) -> None:
     dist.barrier()
 
 
-def measure(rank: Rank, settings: Settings, model: GPT) -> hap.Cluster:
+def measure(rank: Rank, settings: Settings, duties: Sequence[float], model: GPT) -> hap.Cluster:
     """The cluster as its throttled ranks measure it; the same on every rank.
 
     A processor's peak figures come from rank 0. They are then scaled for each rank by what the model's own training
@@ -134,16 +134,15 @@ def measure(rank: Rank, settings: Settings, model: GPT) -> hap.Cluster:
     first: list[Any] = [peak() if rank.rank == 0 else None]
     dist.broadcast_object_list(first)
     device, predicted = first[0]
-    rank.throttle(True)
-    own = torch.tensor([calibrate.seconds(step, at_least=1.0)])
-    taken = [torch.empty(1) for _ in range(rank.count)]
-    dist.all_gather(taken, own)
-    speeds = [predicted / float(seconds) for seconds in taken]
-    costs = calibrate.collectives(systems.proportional_shares(100, speeds))
-    rank.throttle(False)
+    with Throttle(duties[rank.rank]):
+        own = torch.tensor([calibrate.seconds(step, at_least=1.0)])
+        taken = [torch.empty(1) for _ in range(rank.count)]
+        dist.all_gather(taken, own)
+        speeds = [predicted / float(seconds) for seconds in taken]
+        costs = calibrate.collectives(systems.proportional_shares(100, speeds))
     all_reduce = costs["all_reduce/builtin"]
     return hap.Cluster(
-        [calibrate.scaled(device, f"rank {r} ({DUTIES[r]:.0%})", speed) for r, speed in enumerate(speeds)],
+        [calibrate.scaled(device, f"{DUTIES[r]:.0%}", speed) for r, speed in enumerate(speeds)],
         link=hap.Link(bandwidth=all_reduce.bandwidth, latency=all_reduce.latency / (2 * (rank.count - 1))),
         collectives=costs,
     )
@@ -164,18 +163,19 @@ def show(console: Console, settings: Settings, result: Result) -> None:
     predicted = {"hap": plan.predicted_time} | plan.baselines
     measured = {name: statistics.median(seconds) for name, seconds in result.seconds.items()}
 
-    devices = Table(title="Devices, as measured, and their shares")
-    for column in ("device", "GFLOP/s", "GB/s", *NAMES.values()):
-        devices.add_column(column, justify="left" if column == "device" else "right")
+    ranks = range(len(plan.cluster.devices))
+    devices = table("Devices, as measured", "rank", "share of a processor", "GFLOP/s", "GB/s")
     for rank, device in enumerate(plan.cluster.devices):
-        devices.add_row(
-            device.name,
-            f"{device.flops['default'] / 1e9:.1f}",
-            f"{device.memory_bandwidth / 1e9:.1f}",
-            "\n".join(shares_of(plan, rank)),
-            *(f"{result.shares[name][rank]}/{settings.batch}" for name in ("ddp_even", "ddp_proportional")),
-        )
+        speeds = (device.flops["default"], device.memory_bandwidth)
+        devices.add_row(str(rank), device.name, *(f"{speed / 1e9:.1f}" for speed in speeds))
     console.print(devices)
+
+    shares = table("Shares", "what is split", "of", *(f"rank {rank}" for rank in ranks))
+    for name in ("ddp_even", "ddp_proportional"):
+        shares.add_row(NAMES[name], str(settings.batch), *map(str, result.shares[name]))
+    for axis, size, units in axes_of(plan):
+        shares.add_row(f"hap: {axis}", str(size), *map(str, units))
+    console.print(shares)
     console.print(
         f"hap planned in {result.planning:.1f} s, tracing on each rank included. Gap of the search "
         f"{plan.search_gap:.1%}, of the whole plan to what is proven possible {plan.optimality_gap:.1%}."
@@ -186,23 +186,18 @@ def show(console: Console, settings: Settings, result: Result) -> None:
         for step in plan.program.instructions
         if isinstance(step, Convert) and step.implementation is not None
     )
-    collectives = Table(title="Collectives of hap's program, in a step")
-    for column in ("collective", "axis", "implementation", "times"):
-        collectives.add_column(column, justify="right" if column == "times" else "left")
+    collectives = table("Collectives of hap's program, in a step", "collective", "axis", "implementation", "times")
     for (conversion, axis, implementation), count in sorted(used.items()):
         collectives.add_row(conversion, axis, implementation, str(count))
     console.print(collectives)
 
-    times = Table(title="Step time")
-    for column in ("system", "predicted, ms", "measured, ms", "against hap", "loss, first", "loss, last"):
-        times.add_column(column, justify="left" if column == "system" else "right")
+    times = table("Step time", "system", "predicted, ms", "measured, ms", "loss, first", "loss, last")
     for name, title in NAMES.items():
         expected = predicted.get(name)
         times.add_row(
             title,
             "-" if expected is None else f"{expected * 1e3:.0f}",
             f"{measured[name] * 1e3:.0f}",
-            f"{measured[name] / measured['hap']:.2f}x",
             f"{result.losses[name][0]:.4f}",
             f"{result.losses[name][-1]:.4f}",
         )
@@ -220,14 +215,21 @@ def show(console: Console, settings: Settings, result: Result) -> None:
     console.print(verdict(measured))
 
 
-def shares_of(plan: hap.Plan, rank: int) -> list[str]:
-    """What a device gets of each axis that the program works along; alike axes of the model's blocks stand once."""
-    axes = {axis for step in plan.program.instructions if (axis := getattr(step, "axis", None)) is not None}
-    lines = (
-        f"{re.sub(r'^blocks[.][0-9]+[.]', 'blocks.*.', axis)} {plan.splits[axis][rank]}/{plan.axes[axis]}"
-        for axis in sorted(axes)
-    )
-    return list(dict.fromkeys(lines))
+def table(title: str, *columns: str) -> Table:
+    """An empty table; its first column holds text, the others numbers or short words."""
+    made = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="left" if number == 0 else "right")
+    return made
+
+
+def axes_of(plan: hap.Plan) -> list[tuple[str, int, list[int]]]:
+    """Each axis that the program works along, its size and the devices' units; of alike axes of blocks, the first."""
+    used = {axis for step in plan.program.instructions if (axis := getattr(step, "axis", None)) is not None}
+    kinds: dict[str, str] = {}
+    for axis in sorted(used):
+        kinds.setdefault(re.sub(r"^blocks[.][0-9]+[.]", "blocks.*.", axis), axis)
+    return [(kind, plan.axes[axis], plan.splits[axis]) for kind, axis in kinds.items()]
 
 
 def verdict(measured: dict[str, float]) -> str:
@@ -255,7 +257,7 @@ def main() -> int:
     console = Console()
     start = time.monotonic()
     try:
-        for message in run(train, feasible(DUTIES), settings, timeout=options.timeout):
+        for message in run(train, len(DUTIES), settings, feasible(DUTIES), timeout=options.timeout):
             if isinstance(message, str):
                 console.print(f"[{time.monotonic() - start:5.1f} s] {message}", markup=False, highlight=False)
             else:

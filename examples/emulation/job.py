@@ -1,4 +1,4 @@
-"""Runs a function on several throttled processes of one gloo job, and cleans up after them whatever happens."""
+"""Runs a function on the processes of one gloo job, and cleans up after them whatever happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -19,11 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-from emulation.throttle import PERIOD, Throttle
-
-IDLE = 0.05
-"""Seconds between two looks at processes that run freely."""
 
 
 class JobError(RuntimeError):
@@ -39,22 +34,12 @@ class Rank:
     _pipe: Connection
 
     def report(self, message: object) -> None:
-        """Hands a message (picklable, not a string) to the parent, where :func:`run` yields it."""
+        """Hands a message (picklable) to the parent, where :func:`run` yields it."""
         self._pipe.send(("message", message))
 
-    def throttle(self, on: bool) -> None:
-        """Turns the throttle on or off for all ranks; every rank must call it."""
-        dist.barrier()
-        if self.rank == 0:
-            self._pipe.send(("throttle", on))
-            self._pipe.recv()
-        dist.barrier()
 
-
-def run(function: Callable[..., None], duties: Sequence[float], *arguments: Any, timeout: float) -> Iterator[Any]:
-    """Calls ``function(rank, *arguments)`` in one process per duty; yields what the ranks report.
-
-    While the ranks have asked for it, each may use only its duty of one processor.
+def run(function: Callable[..., None], count: int, *arguments: Any, timeout: float) -> Iterator[Any]:
+    """Calls ``function(rank, *arguments)`` in ``count`` processes; yields what the ranks report.
 
     Raises:
         JobError: a rank failed (with its traceback), or the job took longer than ``timeout`` seconds.
@@ -62,41 +47,34 @@ def run(function: Callable[..., None], duties: Sequence[float], *arguments: Any,
     context = multiprocessing.get_context("spawn")
     deadline = time.monotonic() + timeout
     processes: list[SpawnProcess] = []
-    pipes: list[Connection] = []
+    pipes: dict[Connection, int] = {}
     with tempfile.TemporaryDirectory(prefix="hap-") as folder:
         store = str(Path(folder) / "store")
         try:
-            for rank in range(len(duties)):
+            for rank in range(count):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=_main, args=(function, rank, len(duties), store, os.getpid(), theirs, arguments, timeout)
+                    target=_main, args=(function, rank, count, store, os.getpid(), theirs, arguments, timeout)
                 )
                 process.start()
                 theirs.close()
                 processes.append(process)
-                pipes.append(ours)
-            pids = [process.pid for process in processes]
-            assert None not in pids, "started processes have ids"
-            with Throttle(dict(zip(pids, duties, strict=True))) as throttle:
-                yield from _serve(throttle, pipes, deadline)
+                pipes[ours] = rank
+            yield from _messages(pipes, deadline)
         finally:
             for process in processes:
-                # A stopped process, too, dies of this signal.
                 process.kill()
             for process in processes:
                 process.join()
 
 
-def _serve(throttle: Throttle, pipes: Sequence[Connection], deadline: float) -> Iterator[Any]:
-    """Throttles, and yields the ranks' messages, until all of them are done."""
-    on = False
-    running = {pipe: rank for rank, pipe in enumerate(pipes)}
+def _messages(running: dict[Connection, int], deadline: float) -> Iterator[Any]:
+    """The ranks' messages, until all of them are done."""
     while running:
-        if time.monotonic() > deadline:
+        ready = wait(list(running), timeout=max(0.0, deadline - time.monotonic()))
+        if not ready:
             raise JobError("the job took too long and was stopped")
-        if on:
-            throttle.tick()
-        for pipe in wait(list(running), timeout=PERIOD if on else IDLE):
+        for pipe in ready:
             assert isinstance(pipe, Connection), "only connections are waited for"
             try:
                 kind, content = pipe.recv()
@@ -104,18 +82,10 @@ def _serve(throttle: Throttle, pipes: Sequence[Connection], deadline: float) -> 
                 raise JobError(f"rank {running[pipe]} died without a word") from None
             if kind == "message":
                 yield content
-            elif kind == "throttle":
-                on = content
-                if not on:
-                    throttle.release()
-                pipe.send("done")
             elif kind == "error":
                 raise JobError(f"rank {running[pipe]} failed:\n{content}")
             else:
                 assert kind == "done", f"no such message: {kind}"
-                # The rank may end at any time from now on.
-                throttle.release()
-                on = False
                 del running[pipe]
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from emulation import calibrate
 from emulation.job import JobError, run
 from emulation.systems import data_parallel, proportional_shares, single_device
+from emulation.throttle import Throttle
 from gpt import GPT
 from hap.cluster import COLLECTIVES
 from text import batch, standard_library
 
 
 def fail_on_one(rank):
-    rank.throttle(True)
     if rank.rank == 1:
         raise ValueError("the second rank's own mistake")
     dist.barrier()
@@ -29,7 +29,7 @@ def fail_on_one(rank):
 
 def test_failing_rank_ends_the_job_with_its_traceback():
     with pytest.raises(JobError, match=r"(?s)rank \d failed.*Traceback"):
-        list(run(fail_on_one, [0.5, 0.5], timeout=60))
+        list(run(fail_on_one, 2, timeout=60))
     assert not multiprocessing.active_children()
 
 
@@ -41,12 +41,11 @@ def die(rank):
 
 def test_dying_rank_ends_the_job():
     with pytest.raises(JobError, match="rank 1 died without a word"):
-        list(run(die, [1.0, 1.0], timeout=60))
+        list(run(die, 2, timeout=60))
     assert not multiprocessing.active_children()
 
 
 def hang(rank):
-    rank.throttle(True)
     rank.report(os.getpid())
     while True:
         pass
@@ -55,7 +54,7 @@ def hang(rank):
 def test_hanging_job_ends_in_time():
     start = time.monotonic()
     with pytest.raises(JobError, match="too long"):
-        list(run(hang, [0.2], timeout=15))
+        list(run(hang, 1, timeout=15))
     assert time.monotonic() - start < 40
     assert not multiprocessing.active_children()
 
@@ -65,7 +64,7 @@ def test_nothing_is_left_when_the_parent_is_ended(how):
     # A job in the background of a script ignores interrupts, and so would its children.
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from test_job import *\nfor pid in run(hang, [0.2], timeout=60): print(pid, flush=True)"
+        "from test_job import *\nfor pid in run(hang, 1, timeout=60): print(pid, flush=True)"
     )
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2] / "examples")])
     parent = subprocess.Popen(
@@ -88,17 +87,16 @@ def train_both(rank):
     model, text = GPT(context=8, width=16, layers=1, heads=2), standard_library(10_000)
     parallel = data_parallel(model, [4, 1, 1])
     alone = single_device(model)
-    rank.throttle(True)
     for step in range(3):
         x, y = batch(text, step=step, size=6, context=8)
-        loss = parallel(x, y)
+        with Throttle(0.5):
+            loss = parallel(x, y)
         dist.all_reduce(loss)
         rank.report((loss.item(), alone(x, y).item()))
-    rank.throttle(False)
 
 
 def test_weighted_data_parallel_training_equals_one_device():
-    reports = list(run(train_both, [1.0, 0.5, 0.5], timeout=60))
+    reports = list(run(train_both, 3, timeout=60))
     assert len(reports) == 9
     for parallel, alone in reports:
         assert parallel == pytest.approx(alone, rel=1e-5)
@@ -109,7 +107,7 @@ def measure(rank):
 
 
 def test_ranks_measure_themselves():
-    reports = list(run(measure, [1.0, 1.0, 1.0], timeout=100))
+    reports = list(run(measure, 3, timeout=100))
     for device, costs in reports:
         assert device.flops["default"] > 1e7
         assert sorted(costs) == sorted(COLLECTIVES)
