@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -19,18 +21,65 @@ from tests.runtime import jobs
 FEW = settings(max_examples=int(os.environ.get("HAP_TEST_EXAMPLES", "2")))
 
 
+MODELS = {
+    "mlp": models.mlp,
+    "vgg19": models.vgg19,
+    "gpt2": models.gpt2,
+    "bert": models.bert,
+    "bert_eager": functools.partial(models.bert, attention="eager"),
+    "llama": models.llama,
+}
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> hap.Cluster:
+    """One to five devices of any speeds over any link."""
+
+    def figure(low: float, high: float) -> float:
+        return draw(st.floats(low, high))
+
+    # Hypothesis tries the first entry first, and one device would prove little.
+    devices = [
+        hap.Device(
+            flops=figure(1e8, 1e11),
+            memory_bandwidth=figure(1e8, 1e11),
+            memory=1e9,
+            launch_overhead=figure(0.0, 1e-5),
+        )
+        for _ in range(draw(st.sampled_from([3, 5, 2, 4, 1])))
+    ]
+    return hap.Cluster(devices, link=hap.Link(bandwidth=figure(1e7, 1e11), latency=figure(0.0, 1e-4)))
+
+
+def redrawn(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Another random input of the same shape and kind."""
+    if value.is_floating_point():
+        return torch.randn(value.shape, generator=generator, dtype=value.dtype)
+    if name == "attention_mask":
+        mask = torch.randint(0, 2, value.shape, generator=generator)
+        mask[:, 0] = 1  # a sample of nothing but padding has no meaning
+        return mask
+    drawn = torch.randint(0, 20 if name else 10, value.shape, generator=generator)
+    if name == "labels":
+        ignored = torch.rand(value.shape, generator=generator) < 0.3
+        ignored[0] = False  # a loss over no labels at all is 0 / 0
+        return torch.where(ignored, -100, drawn)
+    return drawn
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["mlp", "vgg19", "gpt2", "bert", "llama"])
+@pytest.mark.parametrize("name", MODELS)
 @FEW
-@given(ranks=st.integers(1, 5), seed=st.integers(0, 2**32), with_batch=st.booleans())
-def test_random_programs(name: str, ranks: int, seed: int, with_batch: bool) -> None:
-    module, args, kwargs = getattr(models, name)()
+@given(cluster=clusters(), seed=st.integers(0, 2**32), inputs=st.integers(0, 2**32), with_batch=st.booleans())
+def test_random_programs(name: str, cluster: hap.Cluster, seed: int, inputs: int, with_batch: bool) -> None:
+    module, args, kwargs = MODELS[name]()
+    generator = torch.Generator().manual_seed(inputs)
     before = {key: value.clone() for key, value in module.state_dict().items()}
     result = hap.check(
         module,
-        devices=jobs.cluster(ranks),
-        example_inputs=args,
-        example_kwargs=kwargs,
+        devices=cluster,
+        example_inputs=tuple(redrawn("", value, generator) for value in args),
+        example_kwargs={key: redrawn(key, value, generator) for key, value in kwargs.items()},
         seed=seed,
         count=2,
         splits="random",
@@ -75,7 +124,49 @@ def test_wrong_arguments() -> None:
     module, args, _ = models.mlp()
     with pytest.raises(HapError, match=r'no axis "bach"; it has: .*batch'):
         hap.check(module, devices=jobs.cluster(2), example_inputs=args, forbidden_axes=("bach",))
-    with pytest.raises(HapError, match='expected "random" or "optimal"'):
-        hap.check(module, devices=jobs.cluster(2), example_inputs=args, programs="best")  # type: ignore[arg-type]
     with pytest.raises(HapError, match=r"expected a torch\.nn\.Module"):
         hap.check(None, devices=jobs.cluster(2), example_inputs=args)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"programs": "best"}, 'programs: expected "random" or "optimal", got \'best\''),
+        ({"count": 0}, "count: expected a number of programs of at least 1, got 0"),
+        ({"count": 1.5}, "count: expected a number of programs of at least 1"),
+        ({"splits": "even"}, "splits: expected .*, got 'even'"),
+        ({"splits": {"batch": [6]}}, r"splits.batch: expected 2 whole numbers of at least 0, got \[6\]"),
+        ({"splits": {"batch": [7, -1]}}, "splits.batch: expected 2 whole numbers of at least 0"),
+        ({"splits": {"batch": [0.5, 5.5]}}, "splits.batch: expected 2 whole numbers of at least 0"),
+        ({"forbidden_axes": "batch"}, "forbidden_axes: expected a list of names"),
+    ],
+)
+def test_wrong_arguments_are_found_before_the_module_is_traced(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def traced(*_: Any) -> None:
+        raise AssertionError("traced")
+
+    # `hap.trace` is the function in `hap`, and a module's name besides.
+    monkeypatch.setattr(sys.modules["hap.trace"], "trace", traced)
+    module, args, _ = models.mlp()
+    with pytest.raises(HapError, match=message):
+        hap.check(module, devices=jobs.cluster(2), example_inputs=args, **options)
+
+
+def test_splits_that_do_not_fit_the_module() -> None:
+    module, args, _ = models.mlp()
+    with pytest.raises(HapError, match=r"splits.batch: expected units that sum to 6, got \[4, 4\]"):
+        hap.check(module, devices=jobs.cluster(2), example_inputs=args, splits={"batch": [4, 4]})
+    with pytest.raises(HapError, match='no axis "bach"'):
+        hap.check(module, devices=jobs.cluster(2), example_inputs=args, splits={"bach": [3, 3]})
+
+
+def test_devices_too_small_for_the_module() -> None:
+    module, args, _ = models.mlp()
+    devices = [hap.Device(flops=1e9, memory_bandwidth=1e9, memory=100.0) for _ in range(3)]
+    pair = hap.Cluster(devices[:2], link=hap.Link(bandwidth=1e9, latency=1e-6))
+    cluster = hap.Cluster([pair, devices[2]], link=hap.Link(bandwidth=1e8, latency=1e-6))
+    with pytest.raises(HapError, match="no plan fits memory"):
+        hap.plan(module, devices=cluster, example_inputs=args)
+    assert hap.check(module, devices=cluster, example_inputs=args, programs="optimal").error < 1e-10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from hap.cluster import Device
     from hap.rules import AxisGraph
     from hap.trace.outputs import OutputSpec
+
+# Bytes; more than any device has, and few enough for the linear program's arithmetic.
+AMPLE_MEMORY = 1e15
 
 Reference = dict[tuple["OutputKind", str], "torch.Tensor | None"]
 
@@ -68,7 +72,7 @@ def check(
 
     Args:
         module: the module, with its parameters in memory.
-        devices: the cluster; only the number and speed of its devices matter here.
+        devices: the cluster; only the number and speed of its devices and its links matter here, not memory.
         example_inputs: positional arguments of a call of the module.
         example_kwargs: keyword arguments likewise.
         programs: ``random``: synthesis under random costs, which visits parts of the space that no optimum does;
@@ -80,7 +84,7 @@ def check(
         forbidden_axes: names of axes that nothing may be sharded along.
 
     Raises:
-        HapError: an argument does not fit; an axis does not exist.
+        HapError: an argument does not fit; an axis does not exist or is split into other than its size.
         TraceError: the module cannot be captured.
     """
     from hap import interpret
@@ -89,11 +93,13 @@ def check(
 
     if not isinstance(module, nn.Module):
         raise HapError(f"expected a torch.nn.Module, got {type(module).__name__}")
-    cluster = Cluster.of(devices)
+    # The programs run on float64 copies in this process's memory: what the devices hold must not rule any out.
+    cluster = _with_ample_memory(Cluster.of(devices))
+    _check_arguments(programs, count, splits, forbidden_axes, len(cluster.devices))
     precise, args, kwargs = _double(module, tuple(example_inputs), dict(example_kwargs or {}))
     graph = trace(precise, args, kwargs)
     axes = annotate(graph)
-    _check_names(axes, forbidden_axes, splits)
+    _check_axes(axes, forbidden_axes, splits)
     tangents = _tangents(graph, seed)
     values = {
         tensor: value.clone()
@@ -147,12 +153,43 @@ def _double(
     return copied, pytree.tree_map(precise, args), pytree.tree_map(precise, kwargs)
 
 
-def _check_names(axes: AxisGraph, forbidden: Sequence[str], splits: Any) -> None:
-    known = [axis.name for axis in axes.axes]
-    named = [*forbidden, *(splits if isinstance(splits, dict) else ())]
-    for name in named:
-        if name not in known:
-            raise HapError(f'the module has no axis "{name}"; it has: {", ".join(known)}')
+def _with_ample_memory(cluster: Cluster) -> Cluster:
+    """The cluster with devices whose memory holds everything."""
+    members = [
+        _with_ample_memory(member) if isinstance(member, Cluster) else dataclasses.replace(member, memory=AMPLE_MEMORY)
+        for member in cluster.members
+    ]
+    return dataclasses.replace(cluster, members=tuple(members))
+
+
+def _check_arguments(programs: Any, count: Any, splits: Any, forbidden: Any, ranks: int) -> None:
+    """What can be said of the arguments before the module is traced."""
+    if programs not in ("random", "optimal"):
+        raise HapError(f'programs: expected "random" or "optimal", got {programs!r}')
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise HapError(f"count: expected a number of programs of at least 1, got {count!r}")
+    if isinstance(forbidden, str):
+        raise HapError(f'forbidden_axes: expected a list of names, got the string "{forbidden}"')
+    if splits is None or splits == "random":
+        return
+    if not isinstance(splits, Mapping):
+        raise HapError(f'splits: expected "random", None, or units by device for names of axes, got {splits!r}')
+    for name, units in splits.items():
+        whole = isinstance(units, (list, tuple)) and all(type(unit) is int and unit >= 0 for unit in units)
+        if not whole or len(units) != ranks:
+            raise HapError(f"splits.{name}: expected {ranks} whole numbers of at least 0, got {units!r}")
+
+
+def _check_axes(axes: AxisGraph, forbidden: Sequence[str], splits: Any) -> None:
+    """That the arguments' axes are the module's, and split into as many units as they have."""
+    sizes = {axis.name: axis.size for axis in axes.axes}
+    given = splits if isinstance(splits, Mapping) else {}
+    for name in (*forbidden, *given):
+        if name not in sizes:
+            raise HapError(f'the module has no axis "{name}"; it has: {", ".join(sizes)}')
+    for name, units in given.items():
+        if sum(units) != sizes[name]:
+            raise HapError(f"splits.{name}: expected units that sum to {sizes[name]}, got {units}")
 
 
 def _tangents(graph: Graph, seed: int) -> dict[str, torch.Tensor]:
@@ -235,7 +272,8 @@ def _programs(
         if splits == "random":
             units = {name: random_units(size, ranks, generator) for name, size in sizes.items()}
         else:
-            units = {name: largest_remainder(shares, size) for name, size in sizes.items()} | (splits or {})
+            units = {name: largest_remainder(shares, size) for name, size in sizes.items()}
+            units |= {name: list(given) for name, given in (splits or {}).items()}
         if kind == "random":
             request = {
                 "splits": units,
@@ -244,12 +282,10 @@ def _programs(
             }
             reply = core.synthesise(cluster.to_json(), msgspec.json.encode(request).decode())
             found.append((msgspec.json.decode(reply, type=_Reply).program, units))
-        elif kind == "optimal":
+        else:
             fixed = units if splits is not None else {}
             plan = plan_axes(axes, cluster, forbidden_axes=forbidden, splits=fixed)
             found.append((plan.program, plan.splits))
-        else:
-            raise HapError(f'programs="{kind}": expected "random" or "optimal"')
     return found
 
 
