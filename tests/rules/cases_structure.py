@@ -200,6 +200,13 @@ def _(s: Sketch, target: Any) -> None:
     s.call(target, s.tensor(a, v, 3), [None, s.integers(v, i), s.integers(3, i)], s.tensor(a, i), True)
 
 
+@cases("index_put _unsafe_index_put", "S1 R S0 -> S1, P S0 R -> P, P R P -> P")
+def _(s: Sketch, target: Any) -> None:
+    # a rank without indices must not put the values anywhere
+    v, a, i = s.sizes(3)
+    s.call(target, s.tensor(v, a), [s.integers(v, i)], s.tensor(a), True)
+
+
 @case("aten.index_put.default", "S1 R R -> S1, P R P -> P")
 def _(s: Sketch) -> None:
     # a later value replaces an earlier one

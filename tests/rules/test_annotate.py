@@ -15,6 +15,7 @@ from hap.graph import Graph, Input, Operator, Output, Ref, Tensor
 from hap.placement import PARTIAL, REPLICATE, shard
 from hap.rules import AxisGraph, LocalCall, Value, annotate
 from hap.rules.local import run
+from hap.trace import trace
 from tests.rules.sketch import Sketch
 
 aten = torch.ops.aten
@@ -217,3 +218,41 @@ def test_size_arguments_become_local() -> None:
     (choice,) = [c for c in axes.choices[expand] if c.axis == 0]
     (call,) = axes.local_code(expand, choice, splits, 1).calls
     assert call.args == (Value(0), [2, 5])
+
+
+def test_a_fingerprint_is_the_same_on_every_device() -> None:
+    def placed(device: str) -> Graph:
+        graph = layer()
+        like = graph.tensors[0]
+        graph.tensors.append(Tensor("noise", like.shape, like.dtype))
+        arguments = ([*like.shape], 1.0)
+        made = (len(graph.tensors) - 1,)
+        graph.operators.append(
+            Operator("full", aten.full.default, arguments, {"device": torch.device(device)}, made, source="model.py:9")
+        )
+        return graph
+
+    assert annotate(placed("cpu")).fingerprint == annotate(placed("cuda:1")).fingerprint
+    assert annotate(placed("cpu")).fingerprint != annotate(layer()).fingerprint
+
+
+class SeenTwoWays(torch.nn.Module):
+    """A parameter of 12 that is read as [3, 4] and as [2, 6]: neither factoring fits the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.arange(12.0, dtype=torch.float64))
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (self.w.view(3, 4) * a).square().sum() + (self.w.view(2, 6) * b).square().sum()
+
+
+def test_a_gradient_keeps_the_axes_of_a_parameter_that_is_seen_in_two_ways() -> None:
+    graph = trace(SeenTwoWays(), (torch.ones(3, 4, dtype=torch.float64), torch.ones(2, 6, dtype=torch.float64)))
+    axes = annotate(graph)
+    assert axes.cuts
+    output = next(o for o in graph.outputs if o.kind == "gradient")
+    assert output.tensor is not None
+    assert output.of is not None
+    assert axes.occurrences[output.tensor] == axes.occurrences[output.of]
+    _core.Graph(axes.to_json())

@@ -112,10 +112,16 @@ def _leaf_sizes(bound: Bound) -> dict[str, list[int]]:
 def annotate(graph: Graph) -> AxisGraph:
     """Finds a graph's axes and attaches the operators' rules.
 
-    Hard links come first (contractions, pointwise, views, and each gradient and new buffer with what it belongs to),
-    then slice, split and cat, in order and in reverse. Operators without a rule are replicated, each with a warning.
+    Each gradient and new buffer is linked to what it belongs to, then come the hard links (contractions, pointwise,
+    views), then slice, split and cat, in order and in reverse. Operators without a rule are replicated, each with a
+    warning.
     """
     dims: list[Dims] = [[[Factor(size)] for size in tensor.shape] for tensor in graph.tensors]
+    # Before anything is refined, so that both stay factored alike whatever their readers do.
+    for output in graph.outputs:
+        if output.tensor is not None and output.of is not None:
+            for a, b in zip(dims[output.tensor], dims[output.of], strict=True):
+                unify(a, b)
     calls = [bind_arguments(graph, operator) for operator in graph.operators]
     rules = [rule_of(operator.target) for operator in graph.operators]
     bound: list[Bound | None] = [None] * len(calls)
@@ -125,10 +131,6 @@ def annotate(graph: Graph) -> AxisGraph:
             bound[i] = _bind(call, rule, graph.operators[i], dims, hard=True)
             if rule.soft and bound[i] is not None:
                 soft.append(i)
-    for output in graph.outputs:
-        if output.tensor is not None and output.of is not None:
-            for a, b in zip(dims[output.tensor], dims[output.of], strict=True):
-                unify(a, b)
     for i in (*soft, *reversed(soft)):
         rule = rules[i]
         assert rule is not None

@@ -118,7 +118,8 @@ def local_code(site: Site) -> LocalCode:
 
     A rank with no share does not call the kernel: kernels on empty inputs are wrong in silence, raise, or crash. Its
     sharded results are empty and its partial ones zeros. Results that are whole, and partial ones with additive
-    operands, are computed on one unit of zeros, which adds nothing to them.
+    operands, are computed on one unit of zeros, which adds nothing to them; where nothing linear is sharded (values
+    that are put at sharded indices), what is linear is zeros as well.
     """
     code = _Code(values=len(site.operand_occurrences))
     operands = [Value(i) for i in range(len(site.operand_occurrences))]
@@ -137,9 +138,13 @@ def local_code(site: Site) -> LocalCode:
         unit = Site(
             site.call, site.bound, site.choice, site.leaf_sizes, site.operand_occurrences, site.result_occurrences, 1, 0
         )
+        blank = {i for i in range(len(operands)) if isinstance(site.choice.inputs[i][0], Shard)}
+        linear = {i for i, mark in enumerate(site.bound.marks) if mark == "~"}
+        if not blank & linear and any(site.placements[i] == PARTIAL for i in computed):
+            assert all(site.placements[i] == PARTIAL for i in computed), "a whole result would lose its linear operands"
+            blank |= linear
         zeros = [
-            _zeros(code, value, unit.operand(i), None) if isinstance(site.choice.inputs[i][0], Shard) else value
-            for i, value in enumerate(operands)
+            _zeros(code, value, unit.operand(i), None) if i in blank else value for i, value in enumerate(operands)
         ]
         made = _kernel(code, unit, zeros)
     results = []

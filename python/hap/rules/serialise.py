@@ -77,17 +77,27 @@ def _placements(placements: Placements) -> list[str]:
 
 
 def fingerprint(axes: AxisGraph) -> str:
-    """SHA-256 over what Rust reads, all shapes and arguments, and the values of constants."""
+    """SHA-256 over what Rust reads, all shapes and arguments but devices, and the values of constants."""
     digest = hashlib.sha256(axes.to_json())
     graph = axes.graph
     for tensor in graph.tensors:
         digest.update(repr(tensor.shape).encode())
     for operator in graph.operators:
-        digest.update(repr((operator.args, sorted(operator.kwargs.items()), operator.results)).encode())
+        arguments = _anywhere((operator.args, tuple(sorted(operator.kwargs.items()))))
+        digest.update(repr((arguments, operator.results)).encode())
     for value in graph.inputs:
         if value.kind == "constant":
             digest.update(_constant(graph, value.tensor))
     return digest.hexdigest()
+
+
+def _anywhere(value: Any) -> Any:
+    """Arguments without their devices: each rank has its own, and a plan may be made on none of them."""
+    if isinstance(value, torch.device):
+        return torch.device
+    if isinstance(value, (tuple, list)):
+        return tuple(_anywhere(item) for item in value)
+    return value
 
 
 def _constant(graph: Graph, tensor: int) -> bytes:
