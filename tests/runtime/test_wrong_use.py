@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import time
+import weakref
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ import torch
 from torch import nn
 
 import hap
-from hap.errors import HapError, PlanError, RuntimeMismatchError
+from hap.errors import CommunicationError, HapError, PlanError, RuntimeMismatchError
+from hap.runtime.agree import Control
+from hap.runtime.session import SLOW_PLANNING
 from tests import models
 from tests.runtime import jobs
 from tests.runtime.launch import Launcher
@@ -239,3 +243,125 @@ def test_copies_of_a_parallel_module() -> None:
         with pytest.raises(HapError, match=r"state_dict\(\).*full_parameter"):
             copied(model)
     torch.save(model.state_dict(), io.BytesIO())
+
+
+def _set_attribute(model: Any) -> None:
+    model.dropout.p = 0.25
+
+
+def _replace(model: Any) -> None:
+    model.dropout = nn.Identity()
+
+
+def _add_hook(model: Any) -> None:
+    model.layers[1].register_forward_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_set_attribute, r'"dropout\.p" was 0\.5 and is 0\.25'),
+        (_replace, r'submodule "dropout" was replaced'),
+        (_add_hook, r'hook of "layers\.1"'),
+    ],
+)
+def test_module_changed_afterwards(change: Any, message: str) -> None:
+    module, args, _ = models.mlp(torch.float32, dropout=0.5)
+    model = hap.parallelize(module, jobs.cluster(1), args)
+    model.note = 1  # an attribute that is new
+    model.eval()
+    model.requires_grad_(True)
+    model(*args)
+    change(model)
+    with pytest.raises(HapError, match=message):
+        model(*args)
+
+
+def test_sampler_of_another_rank() -> None:
+    model, args = alone()
+    dataset = torch.utils.data.TensorDataset(*args)
+    with pytest.raises(HapError, match="rank: expected 0 to 0"):
+        hap.DistributedSampler(dataset, model, batch_size=2, rank=1)
+    sampler = hap.DistributedSampler(dataset, model, batch_size=2)
+    for samples in ([], [dataset[0]]):
+        with pytest.raises(HapError, match="no dimensions"):
+            sampler.collate(samples, lambda _: torch.tensor(1.0))
+
+
+def _held_parameter(rank: int) -> str:
+    module, args, _ = models.mlp(torch.float32)
+    before = {name: (parameter, parameter.detach().clone()) for name, parameter in module.named_parameters()}
+    last = list(before)[-1]
+    layouts = {name: parameter.shape for name, parameter in module.named_parameters()}
+    references = [weakref.ref(parameter) for parameter in module.parameters()] if rank == 1 else []
+    try:
+        hap.parallelize(module, jobs.cluster(2), args)
+        message = f"no error: {last} {layouts}"
+    except HapError as error:
+        message = str(error)
+    for name, parameter in module.named_parameters():
+        assert parameter is before[name][0]
+        assert torch.equal(parameter, before[name][1])
+    references.clear()
+    model = hap.parallelize(module, jobs.cluster(2), args)
+    model(*args).backward()
+    return message
+
+
+def _optimisers(rank: int) -> None:
+    module, args, _ = models.mlp(torch.float32)
+    whole, _, _ = models.mlp(torch.float32)
+    model = hap.parallelize(module, jobs.cluster(2), args)
+    for one in (model, whole):
+        one(*args).backward()
+    torch.optim.Adafactor(whole.parameters()).step()
+    torch.optim.Adam(model.parameters()).step()
+    with pytest.raises(HapError, match="Adafactor does not work element by element"):
+        torch.optim.Adafactor(model.parameters()).step()
+    with pytest.raises(HapError, match="LBFGS does not work element by element"):
+        torch.optim.LBFGS(model.parameters()).step(lambda: 0.0)
+
+
+def _changed_on_one_rank(rank: int) -> str:
+    module, args, _ = models.mlp(torch.float32)
+    model = hap.parallelize(module, jobs.cluster(2), args)
+    if rank == 1:
+        model.dropout.p = 0.25
+    with pytest.raises(HapError) as found:
+        model(*args)
+    return str(found.value)
+
+
+@pytest.mark.timeout(300)
+def test_two_ranks() -> None:
+    with Launcher(2, timeout=20.0) as launcher:
+        for message in launcher.run(_held_parameter):
+            assert "cannot become a shard in place" in message
+        launcher.run(_optimisers)
+        launcher.run(_loss_outside)
+        first, second = launcher.run(_changed_on_one_rank)
+        assert "changed on rank 1" in first
+        assert "dropout.p" in second
+
+
+def _slow_planning(rank: int) -> str:
+    control = Control(torch.distributed.group.WORLD)
+    try:
+        control.settle(lambda: time.sleep(4), "planning", SLOW_PLANNING)
+    except CommunicationError as error:
+        return str(error)
+    return "no error"
+
+
+def _own_group(rank: int) -> tuple[bool, float]:
+    world = torch.distributed.group.WORLD
+    assert world is not None
+    return Control(world).group is world, world._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+
+@pytest.mark.timeout(120)
+def test_timeout() -> None:
+    with Launcher(2, timeout=2.0) as launcher:
+        assert launcher.run(_own_group) == [(True, 2.0)] * 2
+        launcher.send(_slow_planning)
+        assert "planning on rank 0 lasted longer" in launcher.receive(1)

@@ -28,8 +28,12 @@ class Control:
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self.rank = 0 if process_group is None else dist.get_rank(process_group)
         self.size = 1 if process_group is None else dist.get_world_size(process_group)
-        if process_group is not None and dist.get_backend(process_group) != "gloo":
-            process_group = dist.new_group(dist.get_process_group_ranks(process_group), backend="gloo")
+        if process_group is not None:
+            backends = _backends(process_group)
+            if backends.get("cpu") is None or backends["cpu"].name() != "gloo":
+                timeout = next(iter(backends.values())).options._timeout
+                ranks = dist.get_process_group_ranks(process_group)
+                process_group = dist.new_group(ranks, backend="gloo", timeout=timeout)
         self.group = process_group
 
     def gather(self, value: T, what: str) -> list[T]:
@@ -50,8 +54,11 @@ class Control:
         self._carry_out(what, lambda: dist.all_gather(parts, mine, group=self.group))
         return [tuple(part) for part in received.view(self.size, len(value)).tolist()]
 
-    def settle(self, make: Callable[[], T], what: str) -> T:
-        """What rank 0 makes, on all ranks. An error of rank 0 is raised on all ranks."""
+    def settle(self, make: Callable[[], T], what: str, hint: str = "") -> T:
+        """What rank 0 makes, on all ranks. An error of rank 0 is raised on all ranks.
+
+        The other ranks wait meanwhile, no longer than the group's timeout; ``hint`` stands in the error then.
+        """
         answer: list[Any] = [None, None]
         if self.rank == 0:
             try:
@@ -60,7 +67,7 @@ class Control:
                 answer = [None, error]
         if self.size > 1:
             sent = [answer[0], None if answer[1] is None else _portable(answer[1])]
-            self._carry_out(what, lambda: dist.broadcast_object_list(sent, group_src=0, group=self.group))
+            self._carry_out(what, lambda: dist.broadcast_object_list(sent, group_src=0, group=self.group), hint)
             answer = answer if self.rank == 0 else sent
         if answer[1] is not None:
             raise answer[1]
@@ -97,14 +104,19 @@ class Control:
                 sides = "; ".join(f"{ranks_text(ranks)}: {value}" for value, ranks in held.items())
                 raise RuntimeMismatchError(f"the ranks differ in {key} ({what}): {sides}. All ranks must run the same.")
 
-    def _carry_out(self, what: str, communicate: Callable[[], Any]) -> None:
+    def _carry_out(self, what: str, communicate: Callable[[], Any], hint: str = "") -> None:
         try:
             communicate()
         except RuntimeError as error:
             raise CommunicationError(
                 f"{what} failed on rank {self.rank} of ranks 0 to {self.size - 1}: {error}. "
-                "Most often another rank has stopped: look for the first error among all ranks."
+                f"Most often another rank has stopped: look for the first error among all ranks.{hint and ' '}{hint}"
             ) from error
+
+
+def _backends(group: dist.ProcessGroup) -> dict[str, Any]:
+    """A group's backends by type of device; ``dist.get_backend`` knows but one name for all of them."""
+    return {device.type: group._get_backend(device) for device in group._device_types}
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

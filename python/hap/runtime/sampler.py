@@ -62,6 +62,11 @@ class DistributedSampler(Sampler[list[int]]):
         self._source = model_or_plan
         if rank is None:
             rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        from hap.planning import Plan
+
+        cluster = (model_or_plan if isinstance(model_or_plan, Plan) else model_or_plan._hap_session).cluster
+        if not 0 <= rank < len(cluster.devices):
+            raise HapError(f"rank: expected 0 to {len(cluster.devices) - 1}, one per device of the plan, got {rank}")
         self.rank = rank
 
     def set_epoch(self, epoch: int) -> None:
@@ -109,6 +114,11 @@ class DistributedSampler(Sampler[list[int]]):
         def mark(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
+            if not value.dim():
+                raise HapError(
+                    "collate: a tensor of the batch has no dimensions, so that it cannot be a rank's share of the "
+                    "samples: keep a dimension of samples first, or pass the value to the model by itself"
+                )
             return LocalInput(value if samples else value[:0])
 
         return pytree.tree_map(mark, batch)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hap.errors import PlanError, RuntimeMismatchError
+from hap.errors import HapError, PlanError, RuntimeMismatchError
 from hap.graph import Graph
 from hap.program import Placements, Splits
-from hap.runtime.agree import Control
+from hap.runtime.agree import Control, ranks_text
+from hap.runtime.changes import Changes
 from hap.runtime.group import Group
 from hap.runtime.lower import lower
 from hap.runtime.placing import Layout, layout
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 """Name of the axis of the samples."""
+
+SLOW_PLANNING = (
+    "Or planning on rank 0 lasted longer than the process group's timeout: give init_process_group a longer timeout=, "
+    "or plan before the job by hap.plan and pass plan=."
+)
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,7 @@ class Session:
         self.group = group
         self.make_plan = make_plan
         self.twin = Twin(module)
+        self.changes = Changes(module)
         self.device = next((t.device for t in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
         self.seed = seed
         self.steps = 0
@@ -108,6 +115,7 @@ class Session:
 
         Raises:
             RuntimeMismatchError: the ranks call the module with different inputs; on all ranks.
+            HapError: the module was changed since it was taken; on all ranks.
         """
         flags = tuple(self.twin.flags())
         units = self._agree(call, flags)
@@ -127,22 +135,31 @@ class Session:
     def _agree(self, call: Call, flags: tuple[bool, ...]) -> tuple[int, ...]:
         """Compare the kinds of call over the ranks; the samples that each rank brings.
 
-        One exchange of two numbers at each call: a rank that stood in a collective of the step while another planned
+        One exchange of three numbers at each call: a rank that stood in a collective of the step while another planned
         would wait for ever.
         """
         key = (call.key, flags)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = _hash(key)
+        change = self.changes.find()
+        if change is not None:
+            change = f"{change} after hap.parallelize took the module: change it before, then call hap.parallelize"
         if self.group.size == 1:
+            if change is not None:
+                raise HapError(change)
             return (call.samples,)
-        numbers = self.control.numbers([number, call.samples], "comparing the ranks' inputs")
-        if any(other != number for other, _ in numbers):
+        mine = [number, call.samples, int(change is not None)]
+        numbers = self.control.numbers(mine, "comparing the ranks' inputs")
+        if any(changed for *_, changed in numbers):
+            changed = [rank for rank, entry in enumerate(numbers) if entry[2]]
+            raise HapError(change or f"the module was changed on {ranks_text(changed)} after hap.parallelize took it")
+        if any(other != number for other, *_ in numbers):
             self.control.same(call.description(), "the inputs of one call")
             module = {"the names of parameters": ", ".join(self.state()), "training flags or requires_grad": str(flags)}
             self.control.same(module, "the module at one call")
             raise RuntimeMismatchError("the ranks call the module in different ways")
-        return tuple(samples for _, samples in numbers)
+        return tuple(samples for _, samples, _ in numbers)
 
     def _prepare(self, call: Call, total: int, units: tuple[int, ...] | None) -> Prepared:
         """Trace, plan and lower a new kind of call; the first one also places the parameters."""
@@ -167,7 +184,7 @@ class Session:
         sizes = {axis.name: axis.size for axis in axes.axes}
         if units is not None and sizes.get(BATCH) == total:
             fixed.setdefault(BATCH, list(units))
-        encoded = self.control.settle(lambda: self.make_plan(axes, placements, fixed), "planning")
+        encoded = self.control.settle(lambda: self.make_plan(axes, placements, fixed), "planning", SLOW_PLANNING)
         plan = Plan.from_json(encoded)
         splits = plan.splits
         program = lower(axes, plan.program, splits, self.group.rank, ranks=self.group.size, device=self.device)
@@ -193,7 +210,9 @@ class Session:
             if graph.inputs[index].kind in ("parameter", "buffer")
         }
         if self._stored is None:
-            self.control.together(lambda: check_replaceable(self.module), "replacing parameters")
+            self.control.together(
+                lambda: check_replaceable(self.module, stored if self.group.size > 1 else {}), "replacing parameters"
+            )
             place(self.module, stored, self.group)
             self._stored = stored
             return

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from hap.errors import HapError
 from hap.runtime.group import Group
+from hap.runtime.optimisers import mark_shard
 from hap.runtime.placing import Layout
 
 
@@ -28,13 +31,41 @@ def check_real(module: nn.Module) -> None:
             )
 
 
-def check_replaceable(module: nn.Module) -> None:
+def check_replaceable(module: nn.Module, layouts: dict[str, Layout]) -> None:
     """Raise where a parameter could not be replaced in place, before anything is changed."""
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             raise HapError(f'"{name}" has a gradient of its whole size: call zero_grad() before hap takes the module')
         if parameter._backward_hooks:
             raise HapError(f'"{name}" has a tensor hook, which a sharded parameter cannot keep: remove it first')
+        layout = layouts.get(name)
+        if layout is not None and layout.along is not None:
+            _check_unheld(name, parameter)
+
+
+def _check_unheld(name: str, parameter: nn.Parameter) -> None:
+    """Raise where ``torch.utils.swap_tensors`` would.
+
+    A swap on trial would leave its mark: it makes the node that accumulates the gradient raise in a later backward.
+    """
+    if weakref.getweakrefs(parameter):
+        raise _held(name, "there is a weak reference to it")
+    count = parameter._use_count()  # type: ignore[attr-defined]
+    if count == 2 and parameter.requires_grad:
+        # Asking makes the node where there is none, which then counts as a third use.
+        node = torch.autograd.graph.get_gradient_edge(parameter).node
+        count = parameter._use_count() - 1  # type: ignore[attr-defined]
+        del node
+    if count > 1:
+        raise _held(name, "a graph or another tensor refers to it")
+
+
+def _held(name: str, reason: object) -> HapError:
+    return HapError(
+        f'"{name}" cannot become a shard in place ({reason}): something still holds it, such as the graph of an '
+        "earlier call (delete its loss and outputs), or a weak reference. Call hap.parallelize before the first "
+        "forward."
+    )
 
 
 def place(module: nn.Module, layouts: dict[str, Layout], group: Group) -> None:
@@ -62,8 +93,9 @@ def place(module: nn.Module, layouts: dict[str, Layout], group: Group) -> None:
             # A copy, so that nothing keeps the whole tensor in memory.
             whole = layout.share(whole, group.rank).clone(memory_format=torch.contiguous_format)
         if isinstance(tensor, nn.Parameter):
-            if whole.shape != tensor.shape:
+            if layout is not None and layout.along is not None and group.size > 1:
                 _swap(name, tensor, nn.Parameter(whole, requires_grad=tensor.requires_grad))
+                mark_shard(tensor, name)
             elif whole.data_ptr() != tensor.data_ptr():
                 with torch.no_grad():
                     tensor.copy_(whole)
@@ -77,11 +109,7 @@ def _swap(name: str, parameter: nn.Parameter, piece: nn.Parameter) -> None:
     try:
         torch.utils.swap_tensors(parameter, piece)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
-        raise HapError(
-            f'"{name}" cannot become a shard in place ({error}): something still holds it, such as the graph of an '
-            "earlier call (delete its loss and outputs), or a weak reference. Call hap.parallelize before the first "
-            "forward."
-        ) from error
+        raise _held(name, error) from error
 
 
 def _set_buffer(module: nn.Module, old: torch.Tensor, new: torch.Tensor) -> None:
