@@ -73,7 +73,8 @@ def test_the_same_input_gives_the_same_bytes():
     first = plan_axes(axes, machines)
     assert plan_axes(axes, machines).to_json() == first.to_json()
     module, args, kwargs = models.gpt2(torch.float32, layers=1)
-    again = hap.plan(module, devices=machines, example_inputs=args, example_kwargs=kwargs)
+    assert args == ()
+    again = hap.plan(module, devices=machines, example_kwargs=kwargs)
     assert again.to_json() == first.to_json()
 
 
@@ -114,6 +115,9 @@ def test_forbidden_axes_are_not_split():
     axes = {getattr(item, "axis", None) for item in plan.program.instructions}
     assert "batch" not in axes
     assert plan.baselines["ddp_even"] is None
+    # Memory has no part in it.
+    assert plan.obstacles["ddp_even"] == "impossible"
+    assert "ddp_even not possible here" in str(plan)
 
 
 def test_parameters_that_are_placed_already_stay_where_they_are():
@@ -136,6 +140,9 @@ def test_scarce_memory_is_saved_by_storing_shards():
     check(tight)
     assert stored(roomy) == {"R"}
     assert stored(tight) != {"R"}
+    assert roomy.obstacles == {}
+    assert tight.obstacles["ddp_even"] == "memory"
+    assert "ddp_even does not fit" in str(tight)
     assert max(tight.predicted_memory) <= need * 0.8
     # An all-reduce takes as long as a reduce-scatter and an all-gather: the time may stay the same.
     assert tight.predicted_time >= roomy.predicted_time * (1 - 1e-9)

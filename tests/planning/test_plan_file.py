@@ -61,7 +61,8 @@ def make():
         lower_bound=0.012,
         optimality_gap=0.025,
         rounding_loss=0.001,
-        baselines={"ddp_even": 0.02, "zero3_even": None},
+        baselines={"ddp_even": 0.02, "zero3_even": None, "tensor_even": None},
+        obstacles={"zero3_even": "memory", "tensor_even": "impossible"},
         synthesis_time=0.05,
     )
 
@@ -76,7 +77,7 @@ def test_a_plan_prints_a_header_and_the_program():
     assert header.splitlines() == [
         "# 3 devices: 2 x V100, device",
         "# predicted step 12.3 ms, at least 12 ms (optimality gap 2.50%, search gap 0.00%, lost to rounding 0.10%)",
-        "# baselines: ddp_even 20 ms, zero3_even does not fit",
+        "# baselines: ddp_even 20 ms, zero3_even does not fit, tensor_even not possible here",
         "# predicted memory: 1.00 GiB of 14.90 GiB, 1.00 GiB of 14.90 GiB, 1.00 MiB of 8.00 GiB",
         "# split 4 4 0: batch",
         "# split 1 1 1: hidden",
@@ -109,6 +110,9 @@ BROKEN = [
     (lambda c: c.update(predicted_time="fast"), r"Expected `float`, got `str` - at `\$.predicted_time`"),
     (lambda c: c.update(predicted_time=-1.0), r"predicted_time: expected a number of at least 0"),
     (lambda c: c["baselines"].update(ddp_even=-1.0), r"baselines.ddp_even: expected a number of at least 0"),
+    (lambda c: c["obstacles"].pop("tensor_even"), r"obstacles: .*\(zero3_even, tensor_even\), got zero3_even"),
+    (lambda c: c["obstacles"].update(ddp_even="memory"), r"obstacles: expected one for each baseline without a time"),
+    (lambda c: c["obstacles"].update(zero3_even="slow"), r"Invalid enum value 'slow'"),
     (lambda c: c.update(predicted_memory=[1, 2]), r"predicted_memory: expected one entry per device \(3\), got 2"),
     (lambda c: c["axes"].update(batch=0), r"axes.batch: expected a size of at least 1"),
     (lambda c: c.update(replicas=[]), r"replicas: expected at least one"),

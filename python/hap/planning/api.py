@@ -29,7 +29,7 @@ def plan(
     module: torch.nn.Module,
     *,
     devices: Cluster | Sequence[str | Device | Cluster],
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[Any] = (),
     example_kwargs: Mapping[str, Any] | None = None,
     forbidden_axes: Sequence[str] = (),
     optimiser_tensors: int = 2,
@@ -40,7 +40,8 @@ def plan(
     Args:
         module: any module that :func:`hap.trace` captures; left as it is.
         devices: a cluster, or its devices in rank order (names of known accelerators, or :class:`hap.Device`).
-        example_inputs: positional arguments of one *global* batch; shapes and element types count, values do not.
+        example_inputs: positional arguments of one *global* batch, if any; shapes and element types count, values do
+            not.
         example_kwargs: keyword arguments likewise.
         forbidden_axes: names of axes that must not be split (see :attr:`Plan.axes`).
         optimiser_tensors: tensors of optimiser state per parameter, for the prediction of memory; Adam has two.
@@ -137,6 +138,7 @@ def make_plan(problem: Problem, found: Found, fingerprint: str) -> Plan:
         optimality_gap=max(0.0, seconds / found.bound - 1.0) if found.bound > 0.0 else 0.0,
         rounding_loss=best.rounding_loss,
         baselines={baseline.name: baseline.seconds for baseline in found.baselines},
+        obstacles={baseline.name: baseline.obstacle for baseline in found.baselines if baseline.obstacle is not None},
         synthesis_time=engine.last_synthesis_time,
     )
 

@@ -15,6 +15,7 @@ import msgspec
 
 from hap.errors import PlanError
 from hap.planning.engine import Constraints, Prices
+from hap.planning.plan import Obstacle
 from hap.planning.problem import Candidate, Problem, candidate, first_prices
 from hap.program import Splits
 
@@ -26,6 +27,13 @@ class Baseline:
     name: str
     candidate: Candidate | None
     seconds: float | None
+
+    @property
+    def obstacle(self) -> Obstacle | None:
+        """Why there are no seconds; ``None`` where there are."""
+        if self.seconds is not None:
+            return None
+        return "impossible" if self.candidate is None else "memory"
 
 
 def baselines(problem: Problem) -> list[Baseline]:

@@ -16,6 +16,9 @@ from hap.program import Compute, Convert, Program, Splits
 
 FORMAT: Final = "hap-plan-1"
 
+Obstacle = Literal["memory", "impossible"]
+"""Why a baseline has no time: it does not fit the devices' memory, or no program is it (a forbidden axis, say)."""
+
 
 class Fingerprints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a plan was made for and by: hashes of the graph and of the cluster, versions of hap and torch."""
@@ -70,6 +73,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         optimality_gap: ``predicted_time / lower_bound - 1``.
         rounding_loss: step time lost by splitting in whole units, as a fraction, as far as the linear program knows.
         baselines: seconds per step of well-known strategies; ``None`` where one does not fit or cannot be expressed.
+        obstacles: why, by name of each of these: ``memory`` where the strategy does not fit the devices' memory,
+            ``impossible`` where this model cannot be trained so under the constraints.
         synthesis_time: seconds of the last synthesis; not stored in files, ``None`` after loading.
     """
 
@@ -87,6 +92,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     optimality_gap: float
     rounding_loss: float
     baselines: dict[str, float | None]
+    obstacles: dict[str, Obstacle] = {}
     synthesis_time: float | None = None
 
     @property
@@ -175,6 +181,12 @@ def _check(plan: Plan) -> None:
     for field, value in times.items():
         if value < 0.0:
             raise PlanError(f"{field}: expected a number of at least 0, got {value}")
+    missing = [name for name, seconds in plan.baselines.items() if seconds is None]
+    if set(plan.obstacles) != set(missing):
+        raise PlanError(
+            f"obstacles: expected one for each baseline without a time ({', '.join(missing) or 'none'}), "
+            f"got {', '.join(plan.obstacles) or 'none'}"
+        )
     if not plan.replicas:
         raise PlanError("replicas: expected at least one, got none")
     for number, replica in enumerate(plan.replicas):

@@ -19,7 +19,10 @@ from hap.program import Compute, Convert, InputInstruction, Placements, Program
 from hap.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from hap.planning.plan import Plan
+    from hap.planning.plan import Obstacle, Plan
+
+
+_OBSTACLES: dict[Obstacle, str] = {"memory": "does not fit", "impossible": "not possible here"}
 
 
 def program_text(program: Program) -> str:
@@ -76,7 +79,7 @@ def _header(plan: Plan) -> Iterator[str]:
         f"lost to rounding {plan.rounding_loss:.2%})"
     )
     baselines = (
-        f"{name} {'does not fit' if seconds is None else seconds_text(seconds)}"
+        f"{name} {_OBSTACLES[plan.obstacles[name]] if seconds is None else seconds_text(seconds)}"
         for name, seconds in plan.baselines.items()
     )
     yield f"# baselines: {', '.join(baselines) or 'none'}"
