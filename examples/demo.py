@@ -134,6 +134,10 @@ def measure(rank: Rank, settings: Settings, duties: Sequence[float], model: GPT)
     first: list[Any] = [peak() if rank.rank == 0 else None]
     dist.broadcast_object_list(first)
     device, predicted = first[0]
+    # What PyTorch imports at a first step is no part of the measurement, and should not disturb others'.
+    with Throttle(1.0):
+        step()
+    dist.barrier()
     with Throttle(duties[rank.rank]):
         own = torch.tensor([calibrate.seconds(step, at_least=1.0)])
         taken = [torch.empty(1) for _ in range(rank.count)]
