@@ -26,9 +26,8 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
 
-def single_device(model: nn.Module) -> Step:
-    """The whole batch on one device: what all others must equal."""
-    model = copy.deepcopy(model)
+def _steps(model: nn.Module) -> Step:
+    """The plain loop: what a call of the model returns is the loss to train by."""
     optimizer = optimizer_of(model)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -39,6 +38,11 @@ def single_device(model: nn.Module) -> Step:
         return loss.detach()
 
     return step
+
+
+def single_device(model: nn.Module) -> Step:
+    """The whole batch on one device: what all others must equal."""
+    return _steps(copy.deepcopy(model))
 
 
 def data_parallel(model: nn.Module, shares: Sequence[int]) -> Step:
@@ -66,16 +70,7 @@ def data_parallel(model: nn.Module, shares: Sequence[int]) -> Step:
 def planned(model: nn.Module, cluster: hap.Cluster, example_inputs: tuple[torch.Tensor, ...]) -> tuple[Step, hap.Plan]:
     """The model under hap, and the plan. The loss returned is the global one, on every rank."""
     parallel = hap.parallelize(copy.deepcopy(model), devices=cluster, example_inputs=example_inputs)
-    optimizer = optimizer_of(parallel)
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = parallel(x, y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return step, parallel.plan
+    return _steps(parallel), parallel.plan
 
 
 def proportional_shares(total: int, speeds: Sequence[float]) -> list[int]:

@@ -4,7 +4,7 @@ use super::classes::{Classes, placement_at, placement_number};
 use super::constraints::Domains;
 use super::convert::Set;
 use super::request::SynthesisError;
-use crate::graph::{Graph, Operator, OutputKind, Tensor};
+use crate::graph::{Choice, Graph, Operator, OutputKind, Tensor};
 use crate::placement::Placements;
 
 /// What a decision is about: an input's placement, or an operator's choice. Both by index.
@@ -131,30 +131,20 @@ impl Builder<'_> {
     /// Adds what an operator reads and produces.
     fn run(&mut self, index: usize, operator: &Operator) -> Result<(), SynthesisError> {
         let choices = &self.domains.choices[index];
+        let graph = self.graph;
+        // By label, the number of the placement that a choice names for a tensor.
+        let numbers = |tensor, named: &dyn Fn(&Choice) -> Option<&Placements>| {
+            let numbers = choices
+                .iter()
+                .map(|&choice| number(graph, operator, choice, tensor, named(&operator.choices[choice])));
+            numbers.collect::<Result<Vec<_>, _>>()
+        };
         for (place, &tensor) in operator.operands.iter().enumerate() {
-            let numbers = choices.iter().map(|&choice| {
-                number(
-                    self.graph,
-                    operator,
-                    choice,
-                    tensor,
-                    operator.choices[choice].inputs.get(place),
-                )
-            });
-            let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+            let numbers = numbers(tensor, &|choice| choice.inputs.get(place))?;
             self.demand(Source::Operator(index), tensor, &numbers)?;
         }
         for (place, &tensor) in operator.results.iter().enumerate() {
-            let numbers = choices.iter().map(|&choice| {
-                number(
-                    self.graph,
-                    operator,
-                    choice,
-                    tensor,
-                    operator.choices[choice].outputs.get(place),
-                )
-            });
-            let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+            let numbers = numbers(tensor, &|choice| choice.outputs.get(place))?;
             self.produce(tensor, Source::Operator(index), numbers)?;
         }
         Ok(())

@@ -80,6 +80,11 @@ class Device:
         object.__setattr__(self, "memory", positive(memory, f'Device "{label}": memory'))
         object.__setattr__(self, "launch_overhead", not_negative(launch_overhead, f'Device "{label}": launch_overhead'))
 
+    @property
+    def speed(self) -> float:
+        """FLOP/s of float32, or the default: what devices are compared by where the element type is open."""
+        return self.flops.get("float32", self.flops["default"])
+
     def __repr__(self) -> str:
         if canonical_name(self.name) is not None and self == Device(self.name):
             return f'Device("{self.name}")'
@@ -111,7 +116,7 @@ def _rates(flops: object, field: str) -> dict[str, float]:
     rates: dict[str, float] = {}
     for key, rate in flops.items():
         name = str(key).removeprefix("torch.")
-        if name != "default" and not isinstance(getattr(torch, name, None), torch.dtype):
+        if not is_element_type(name):
             raise ClusterError(
                 f'{field}: "{key}" is not an element type; expected "default" or a PyTorch name such as "float32"'
             )

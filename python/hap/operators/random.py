@@ -86,34 +86,24 @@ def _dropout_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return torch.ops.hap.dropout(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None, None
 
 
-def _rand(
-    rng: Tensor,
-    size: Sequence[int],
-    index: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    sizes: Sequence[int] = (),
-    dim: int = -1,
-    offset: int = 0,
-) -> Tensor:
-    source = generator(rng, index)
-    drawn = window_of(lambda whole: torch.rand(whole, generator=source, dtype=dtype), size, sizes, dim, offset)
-    return drawn.to(device)
+def _drawn(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The kernel that fills a window with what ``draw`` draws: ``torch.rand`` or ``torch.randn``."""
 
+    def fill(
+        rng: Tensor,
+        size: Sequence[int],
+        index: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        sizes: Sequence[int] = (),
+        dim: int = -1,
+        offset: int = 0,
+    ) -> Tensor:
+        source = generator(rng, index)
+        drawn = window_of(lambda whole: draw(whole, generator=source, dtype=dtype), size, sizes, dim, offset)
+        return drawn.to(device)
 
-def _randn(
-    rng: Tensor,
-    size: Sequence[int],
-    index: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    sizes: Sequence[int] = (),
-    dim: int = -1,
-    offset: int = 0,
-) -> Tensor:
-    source = generator(rng, index)
-    drawn = window_of(lambda whole: torch.randn(whole, generator=source, dtype=dtype), size, sizes, dim, offset)
-    return drawn.to(device)
+    return fill
 
 
 def _bernoulli(
@@ -145,10 +135,14 @@ define(
 )
 torch.library.register_autograd("hap::dropout", _dropout_backward, setup_context=_dropout_setup, lib=library)
 define(
-    f"rand(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor", _rand, _fill_fake
+    f"rand(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor",
+    _drawn(torch.rand),
+    _fill_fake,
 )
 define(
-    f"randn(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor", _randn, _fill_fake
+    f"randn(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor",
+    _drawn(torch.randn),
+    _fill_fake,
 )
 define(
     f"bernoulli(Tensor rng, int[] size, float p, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor",

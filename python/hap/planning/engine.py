@@ -162,14 +162,13 @@ class ProgramEvaluator:
 def machine(cluster: Cluster) -> Machine:
     """The devices' memory, relative speed, and which of them are equal.
 
-    Speed is the FLOP/s of float32 or, if there is no such entry, the default; balance starts from it, the stages say
-    what is true of each operator.
+    Balance starts from the speeds; the stages say what is true of each operator.
     """
     devices = cluster.devices
     figures = [_figures(device) for device in devices]
     return Machine(
         capacity=tuple(device.memory for device in devices),
-        speeds=tuple(device.flops.get("float32", device.flops["default"]) for device in devices),
+        speeds=tuple(device.speed for device in devices),
         kinds=tuple(figures.index(figure) for figure in figures),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hap.balance import Simulation, largest_remainder
 from hap.planning.engine import Constraints, Engine, Prices, Synthesis
 from hap.program import Splits
+from hap.rules import BATCH
 
 # A step counts as faster when it gains this fraction.
 TOLERANCE = 1e-6
@@ -31,7 +32,7 @@ class Problem:
     parameters: Mapping[str, int]
     constraints: Constraints = field(default_factory=Constraints)
     fixed: Mapping[str, list[int]] = field(default_factory=dict)
-    batch: str | None = "batch"
+    batch: str | None = BATCH
 
     def split(self, weights: Sequence[float]) -> Splits:
         """Every axis split in proportion to ``weights``, fixed ones as they are."""

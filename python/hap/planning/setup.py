@@ -10,13 +10,11 @@ from hap.errors import PlanError
 from hap.planning.engine import Constraints, Engine, Limits
 from hap.planning.problem import Problem
 from hap.program import Placements
+from hap.rules import BATCH
 from hap.units import listed
 
 if TYPE_CHECKING:
     from hap.rules import AxisGraph
-
-BATCH = "batch"
-"""Name of the axis of the samples: the outermost axis of the first input."""
 
 
 def make_problem(

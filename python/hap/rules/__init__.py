@@ -7,6 +7,6 @@ themselves are in :mod:`hap.rules.families`.
 from hap.rules.annotate import AxisGraph, Occurrence, annotate
 from hap.rules.choices import Choice
 from hap.rules.local import LocalCall, LocalCode, Value
-from hap.rules.naming import Axis
+from hap.rules.naming import BATCH, Axis
 
-__all__ = ["Axis", "AxisGraph", "Choice", "LocalCall", "LocalCode", "Occurrence", "Value", "annotate"]
+__all__ = ["BATCH", "Axis", "AxisGraph", "Choice", "LocalCall", "LocalCode", "Occurrence", "Value", "annotate"]

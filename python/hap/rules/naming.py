@@ -9,6 +9,9 @@ from hap.graph import Graph
 from hap.rules.axes import Factor, leaves
 from hap.rules.binding import Dims
 
+BATCH = "batch"
+"""Name of the axis of the samples: the outermost axis of the first input."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -42,7 +45,7 @@ def name_axes(graph: Graph, dims: Sequence[Dims]) -> tuple[tuple[Axis, ...], dic
         if value.kind == "input" and dims[value.tensor]:
             outermost = leaves(dims[value.tensor][0])
             if outermost:
-                add(outermost[0], "batch")
+                add(outermost[0], BATCH)
             break
     named = {value.tensor: value.name for value in graph.inputs}
     order = [value.tensor for value in graph.inputs]

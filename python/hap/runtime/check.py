@@ -263,9 +263,9 @@ def _programs(
 
     ranks = len(cluster.devices)
     sizes = {axis.name: axis.size for axis in axes.axes}
-    speeds = [device.flops.get("float32", device.flops["default"]) for device in cluster.devices]
+    speeds = [device.speed for device in cluster.devices]
     shares = [speed / sum(speeds) for speed in speeds]
-    core = CoreGraph(axes.to_json())
+    core = CoreGraph(axes.to_json()) if kind == "random" else None
     found = []
     for number in range(count if kind == "random" or splits == "random" else 1):
         generator = random.Random(f"{seed}.{number}")
@@ -274,7 +274,7 @@ def _programs(
         else:
             units = {name: largest_remainder(shares, size) for name, size in sizes.items()}
             units |= {name: list(given) for name, given in (splits or {}).items()}
-        if kind == "random":
+        if core is not None:
             request = {
                 "splits": units,
                 "constraints": {"forbidden_axes": list(forbidden)},

@@ -19,6 +19,7 @@ from hap.runtime.placing import Layout
 from hap.runtime.schedule import Property
 from hap.runtime.session import Prepared, Session
 from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
+from hap.runtime.shards import named_state
 from hap.runtime.signature import Call
 from hap.runtime.step import StepFunction
 
@@ -61,7 +62,7 @@ class ParallelModule(nn.Module):
 
     def full_parameter(self, name: str) -> torch.Tensor:
         """The whole of a parameter or buffer on every rank. A collective: all ranks must call it."""
-        state = dict(self.named_parameters(remove_duplicate=False)) | dict(self.named_buffers(remove_duplicate=False))
+        state = named_state(self)
         if name not in state:
             raise HapError(f'the module has no parameter or buffer "{name}"')
         return self._hap_session.whole(name, state[name].detach())

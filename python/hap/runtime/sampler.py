@@ -12,6 +12,7 @@ from torch.utils.data import Sampler, default_collate
 
 from hap.balance import largest_remainder
 from hap.errors import HapError
+from hap.rules import BATCH
 from hap.runtime.local_inputs import LocalInput
 
 if TYPE_CHECKING:
@@ -96,11 +97,11 @@ class DistributedSampler(Sampler[list[int]]):
 
         plan = self._source if isinstance(self._source, Plan) else self._source.plan
         if plan is not None:
-            weights: Sequence[float] = plan.splits.get("batch") or [1] * len(plan.cluster.devices)
+            weights: Sequence[float] = plan.splits.get(BATCH) or [1] * len(plan.cluster.devices)
         else:
             assert not isinstance(self._source, Plan)
             devices = self._source._hap_session.cluster.devices
-            weights = [device.flops.get("float32", device.flops["default"]) for device in devices]
+            weights = [device.speed for device in devices]
         return largest_remainder([weight / sum(weights) for weight in weights], samples)
 
     def collate(self, samples: list[Any], collate: Callable[[list[Any]], Any] = default_collate) -> Any:

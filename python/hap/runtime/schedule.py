@@ -113,7 +113,7 @@ def arrange(axes: AxisGraph, program: Program) -> Schedule:
                 asked.append(Asked(names.output(instruction, where), prop))
             case _:
                 step = names.step(instruction, where)
-                for prop in step.needs if isinstance(step, Apply) else (step.needs,):
+                for prop in needs_of(step):
                     _require(graph, prop, held, where)
                 held.update(gains_of(step))
                 steps.append(step)

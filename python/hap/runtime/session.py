@@ -13,6 +13,7 @@ from torch import nn
 from hap.errors import HapError, PlanError, RuntimeMismatchError
 from hap.graph import Graph
 from hap.program import Placements, Splits
+from hap.rules import BATCH
 from hap.runtime.agree import Control, ranks_text
 from hap.runtime.changes import Changes
 from hap.runtime.group import Group
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from hap.cluster import Cluster
     from hap.planning import Plan
     from hap.rules import AxisGraph
-
-BATCH = "batch"
-"""Name of the axis of the samples."""
 
 SLOW_PLANNING = (
     "Or planning on rank 0 lasted longer than the process group's timeout: give init_process_group a longer timeout=, "
