@@ -6,11 +6,10 @@ from typing import NoReturn
 
 import msgspec
 
-from hap.balance import balance
 from hap.errors import PlanError
 from hap.planning.baselines import shards
 from hap.planning.engine import Prices
-from hap.planning.problem import Candidate, Problem, candidate, first_prices
+from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices
 from hap.units import bytes_text
 
 
@@ -43,19 +42,14 @@ def shard_at_rest(problem: Problem, best: Candidate) -> Candidate:
 
 def _with_sharded(problem: Problem, names: list[str], start: Candidate) -> Candidate | None:
     """The best plan from these splits with these parameters stored in shards; ``None`` where there is no program."""
-    engine = problem.engine
     placements = {**problem.constraints.placements, **{name: shards(problem.parameters[name]) for name in names}}
     constraints = msgspec.structs.replace(problem.constraints, placements=placements)
     weights = start.weights or first_prices(problem, start.splits).weights
     try:
-        synthesis = engine.synthesise(start.splits, Prices(weights), constraints)
+        synthesis = problem.engine.synthesise(start.splits, Prices(weights), constraints)
     except PlanError:
         return None
-    made = candidate(problem, synthesis, start.splits)
-    ratios = balance(engine.evaluator(made.program), problem.sizes, engine.machine, made.splits, problem.fixed)
-    return Candidate(
-        made.program, ratios.splits, ratios.simulation, made.search_gap, ratios.rounding_loss, ratios.weights
-    )
+    return balanced(problem, candidate(problem, synthesis, start.splits))
 
 
 def report_excess(problem: Problem, best: Candidate) -> NoReturn:

@@ -6,12 +6,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hap.balance import balance
 from hap.planning.baselines import Baseline, baselines
 from hap.planning.engine import Prices
 from hap.planning.memory import report_excess, shard_at_rest
 from hap.planning.prices import ascend, busiest, loads
-from hap.planning.problem import TOLERANCE, Candidate, Problem, candidate, first_prices
+from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.planning.progress import Progress
 from hap.program import Splits
 
@@ -58,7 +57,7 @@ def search(problem: Problem, progress: Progress) -> Found:
     for baseline in known:
         if baseline.candidate is not None and baseline.candidate.better_than(best, capacity):
             _log.info("baseline %s beats the search so far; balancing it", baseline.name)
-            best = _balanced(problem, baseline.candidate)
+            best = balanced(problem, baseline.candidate)
     if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
     progress.update("lower bound")
@@ -90,13 +89,13 @@ def _alternate(problem: Problem, start: Splits, best: Candidate | None) -> Candi
             if found.better_than(made, capacity):
                 made = found
         assert made is not None
-        balanced = _balanced(problem, made)
-        if balanced.better_than(best, capacity):
-            best = balanced
-        if previous is not None and not _worth_it(balanced, previous, capacity):
+        found = balanced(problem, made)
+        if found.better_than(best, capacity):
+            best = found
+        if previous is not None and not _worth_it(found, previous, capacity):
             break
-        assert balanced.weights is not None
-        previous, splits, weights = balanced, balanced.splits, balanced.weights
+        assert found.weights is not None
+        previous, splits, weights = found, found.splits, found.weights
     assert best is not None
     return best
 
@@ -110,19 +109,6 @@ def _worth_it(found: Candidate, previous: Candidate, capacity: Sequence[float]) 
     if found.simulation.excess(capacity) < previous.simulation.excess(capacity) - 1e-9:
         return True
     return found.simulation.seconds < previous.simulation.seconds * (1.0 - WORTH_A_ROUND)
-
-
-def _balanced(problem: Problem, made: Candidate) -> Candidate:
-    """The program with its best splits."""
-    engine = problem.engine
-    ratios = balance(engine.evaluator(made.program), problem.sizes, engine.machine, made.splits, problem.fixed)
-    return replace(
-        made,
-        splits=ratios.splits,
-        simulation=ratios.simulation,
-        rounding_loss=ratios.rounding_loss,
-        weights=ratios.weights,
-    )
 
 
 def _raise_bound(problem: Problem, best: Candidate) -> tuple[Candidate, float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from hap.balance import Simulation, largest_remainder
+from hap.balance import Simulation, balance, largest_remainder
 from hap.planning.engine import Constraints, Engine, Prices, Synthesis
 from hap.program import Splits
 from hap.rules import BATCH
@@ -87,6 +87,19 @@ def candidate(problem: Problem, synthesis: Synthesis, splits: Splits) -> Candida
     """A synthesised program, simulated under the splits that it was made for."""
     simulation = problem.engine.simulate(synthesis.program, splits)
     return Candidate(synthesis.program, splits, simulation, synthesis.search_gap)
+
+
+def balanced(problem: Problem, made: Candidate) -> Candidate:
+    """The program with its best splits."""
+    engine = problem.engine
+    ratios = balance(engine.evaluator(made.program), problem.sizes, engine.machine, made.splits, problem.fixed)
+    return replace(
+        made,
+        splits=ratios.splits,
+        simulation=ratios.simulation,
+        rounding_loss=ratios.rounding_loss,
+        weights=ratios.weights,
+    )
 
 
 def first_prices(problem: Problem, splits: Splits) -> Prices:
