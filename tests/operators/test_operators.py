@@ -69,6 +69,13 @@ def test_attention_with_dropout_has_the_gradient_of_its_forward() -> None:
     assert torch.autograd.gradcheck(lambda *x: ops.sdpa(*x, mask, RNG, 0.4, causal, 0.3, gqa, 2)[0], (q, k, v))
 
 
+def window(sizes: list[int], dim: int, start: int, length: int) -> tuple[list[int], list[int], list[int]]:
+    """The box of a tensor narrowed along one dimension."""
+    starts, lengths = [0] * len(sizes), list(sizes)
+    starts[dim], lengths[dim] = start, length
+    return sizes, starts, lengths
+
+
 @pytest.mark.parametrize(("dim", "offset", "units"), [(0, 1, 1), (1, 1, 2), (2, 0, 1), (3, 2, 3), (4, 3, 0)])
 def test_masks_do_not_depend_on_the_split(dim: int, offset: int, units: int) -> None:
     sizes = [2, 3, 2, 5, 7]
@@ -76,7 +83,7 @@ def test_masks_do_not_depend_on_the_split(dim: int, offset: int, units: int) -> 
     part = whole.view(sizes).narrow(dim, offset, units)
     shape = list(part.shape)
     local = [shape[0], shape[1] * shape[2], shape[3], shape[4]]
-    got = ops.dropout(torch.ones(local), RNG, 0.3, 4, sizes, dim, offset)
+    got = ops.dropout(torch.ones(local), RNG, 0.3, 4, *window(sizes, dim, offset, units))
     torch.testing.assert_close(got, part.reshape(local), rtol=0, atol=0)
 
 
@@ -85,7 +92,7 @@ def test_random_tensors_do_not_depend_on_the_split(name: str) -> None:
     operator: Any = getattr(ops, name)
     rest = (*((0.3,) if name == "bernoulli" else ()), 5, torch.float32, torch.device("cpu"))
     whole = operator(RNG, [6, 5], *rest)
-    got = operator(RNG, [2, 5], *rest, [3, 2, 5], 0, 1)
+    got = operator(RNG, [2, 5], *rest, *window([3, 2, 5], 0, 1, 1))
     torch.testing.assert_close(got, whole.view(3, 2, 5)[1], rtol=0, atol=0)
     other = operator(torch.tensor([7, 4]), [6, 5], *rest)
     assert not torch.equal(whole, other)
@@ -98,11 +105,11 @@ def test_attention_split_by_heads_or_batch_drops_the_same_weights() -> None:
         out, lse = ops.sdpa(q, k, v, None, RNG, *attributes)
         grads = ops.sdpa_backward(out, q, k, v, out, lse, None, RNG, *attributes, False)
         for dim, offset, units in ((0, 1, 1), (1, 1, 2)):
-            window = ([2, 4, 5, 7], dim, offset)
+            box = window([2, 4, 5, 7], dim, offset, units)
             part = [x.narrow(dim, offset, units) for x in (q, k, v)]
-            local, local_lse = ops.sdpa(*part, None, RNG, *attributes, *window)
+            local, local_lse = ops.sdpa(*part, None, RNG, *attributes, *box)
             torch.testing.assert_close(local, out.narrow(dim, offset, units), rtol=1e-13, atol=1e-15)
-            got = ops.sdpa_backward(local, *part, local, local_lse, None, RNG, *attributes, False, *window)
+            got = ops.sdpa_backward(local, *part, local, local_lse, None, RNG, *attributes, False, *box)
             for mine, whole in zip(got[:3], grads[:3], strict=True):
                 torch.testing.assert_close(mine, whole.narrow(dim, offset, units), rtol=1e-12, atol=1e-14)
 

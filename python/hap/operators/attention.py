@@ -101,8 +101,8 @@ def _sdpa(
     gqa: bool,
     index: int,
     sizes: Sequence[int] = (),
-    dim: int = -1,
-    offset: int = 0,
+    starts: Sequence[int] = (),
+    lengths: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:
     keys, values = _repeated(k, q.shape[-3], gqa), _repeated(v, q.shape[-3], gqa)
     if _flash_fits(q, keys, values, p):
@@ -114,7 +114,7 @@ def _sdpa(
     lse = scores.logsumexp(-1)
     weights = _weights(scores, lse)
     if p:
-        weights = weights * keep_mask(weights.shape, rng, p, index, weights, sizes, dim, offset)
+        weights = weights * keep_mask(weights.shape, rng, p, index, weights, sizes, starts, lengths)
     return _in_order_of(q, weights.to(v.dtype) @ values), lse.contiguous()
 
 
@@ -134,8 +134,8 @@ def _sdpa_backward(
     index: int,
     mask_grad: bool,
     sizes: Sequence[int] = (),
-    dim: int = -1,
-    offset: int = 0,
+    starts: Sequence[int] = (),
+    lengths: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     keys, values = _repeated(k, q.shape[-3], gqa), _repeated(v, q.shape[-3], gqa)
     grad_mask = None
@@ -150,7 +150,7 @@ def _sdpa_backward(
         grad_weights = grad @ values.mT
         dropped = weights
         if p:
-            kept = keep_mask(weights.shape, rng, p, index, weights, sizes, dim, offset)
+            kept = keep_mask(weights.shape, rng, p, index, weights, sizes, starts, lengths)
             dropped, grad_weights = weights * kept, grad_weights * kept
         grad_v = dropped.mT @ grad
         # The sum over keys of weights * grad_weights equals that of grad * out over the features.

@@ -1,9 +1,9 @@
 """Random operators whose numbers are a function of the step's state and the operator, not of the plan.
 
 ``rng`` is an int64[2] on the CPU: seed and step. ``index`` tells apart the random operators of one graph; a forward
-operator and its backward share it. The last three arguments are the *window*: with ``dim = -1`` the local tensor is
-the whole one; else the numbers are those of the whole tensor, viewed as ``sizes`` and narrowed along ``dim`` from
-``offset`` by as many units as the local tensor holds, so that they never depend on how the tensor is split.
+operator and its backward share it. The last three arguments are the *window*: where they are empty the local tensor is
+the whole one; else the numbers are those of the whole tensor, viewed as ``sizes`` and restricted to the box of
+``lengths`` units from ``starts`` along each dimension, so that they never depend on how the tensor is split.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from hap.operators.library import define, library
 
-WINDOW = "int[] sizes=[], int dim=-1, int offset=0"
+WINDOW = "int[] sizes=[], int[] starts=[], int[] lengths=[]"
 _MASK64 = (1 << 64) - 1
 
 
@@ -40,15 +40,19 @@ def generator(rng: Tensor, index: int) -> torch.Generator:
 
 
 def window_of(
-    draw: Callable[[Sequence[int]], Tensor], shape: Sequence[int], sizes: Sequence[int], dim: int, offset: int
+    draw: Callable[[Sequence[int]], Tensor],
+    shape: Sequence[int],
+    sizes: Sequence[int],
+    starts: Sequence[int],
+    lengths: Sequence[int],
 ) -> Tensor:
     """The local part, of shape ``shape``, of what ``draw`` gives for the whole tensor."""
-    if dim < 0:
+    if not sizes:
         return draw(shape)
-    total = math.prod(sizes)
-    units = math.prod(shape) * sizes[dim] // total if total else 0
-    assert units * (total // max(sizes[dim], 1)) == math.prod(shape), (shape, sizes, dim)
-    return draw(sizes).narrow(dim, offset, units).reshape(tuple(shape))
+    drawn = draw(sizes)
+    for dim, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        drawn = drawn.narrow(dim, start, length)
+    return drawn.reshape(tuple(shape))
 
 
 def keep_mask(
@@ -58,20 +62,26 @@ def keep_mask(
     index: int,
     like: Tensor,
     sizes: Sequence[int] = (),
-    dim: int = -1,
-    offset: int = 0,
+    starts: Sequence[int] = (),
+    lengths: Sequence[int] = (),
 ) -> Tensor:
     """Dropout's mask: 0 with probability ``p``, else 1 / (1 - p), in the element type and on the device of ``like``."""
     assert rng is not None, "dropout needs the state of the random numbers"
     source = generator(rng, index)
-    kept = window_of(lambda whole: torch.rand(whole, generator=source) >= p, shape, sizes, dim, offset)
+    kept = window_of(lambda whole: torch.rand(whole, generator=source) >= p, shape, sizes, starts, lengths)
     return kept.to(device=like.device, dtype=like.dtype) * (1 / (1 - p) if p < 1 else 0.0)
 
 
 def _dropout(
-    x: Tensor, rng: Tensor, p: float, index: int, sizes: Sequence[int] = (), dim: int = -1, offset: int = 0
+    x: Tensor,
+    rng: Tensor,
+    p: float,
+    index: int,
+    sizes: Sequence[int] = (),
+    starts: Sequence[int] = (),
+    lengths: Sequence[int] = (),
 ) -> Tensor:
-    mask = keep_mask(x.shape, rng, p, index, x, sizes, dim, offset)
+    mask = keep_mask(x.shape, rng, p, index, x, sizes, starts, lengths)
     # The memory order is that of x, as the shape function says, whatever the order of the mask.
     return torch.mul(x, mask, out=torch.empty_like(x))
 
@@ -83,7 +93,7 @@ def _dropout_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _dropout_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     # Dropout is linear in x and its mask can be drawn again: the backward is the operator itself.
-    return torch.ops.hap.dropout(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None, None
+    return torch.ops.hap.dropout(grad, *ctx.saved_tensors, *ctx.rest), *(None,) * 6
 
 
 def _drawn(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -96,11 +106,11 @@ def _drawn(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype: torch.dtype,
         device: torch.device,
         sizes: Sequence[int] = (),
-        dim: int = -1,
-        offset: int = 0,
+        starts: Sequence[int] = (),
+        lengths: Sequence[int] = (),
     ) -> Tensor:
         source = generator(rng, index)
-        drawn = window_of(lambda whole: draw(whole, generator=source, dtype=dtype), size, sizes, dim, offset)
+        drawn = window_of(lambda whole: draw(whole, generator=source, dtype=dtype), size, sizes, starts, lengths)
         return drawn.to(device)
 
     return fill
@@ -114,11 +124,11 @@ def _bernoulli(
     dtype: torch.dtype,
     device: torch.device,
     sizes: Sequence[int] = (),
-    dim: int = -1,
-    offset: int = 0,
+    starts: Sequence[int] = (),
+    lengths: Sequence[int] = (),
 ) -> Tensor:
     source = generator(rng, index)
-    drawn = window_of(lambda whole: torch.rand(whole, generator=source) < p, size, sizes, dim, offset)
+    drawn = window_of(lambda whole: torch.rand(whole, generator=source) < p, size, sizes, starts, lengths)
     return drawn.to(device=device, dtype=dtype)
 
 

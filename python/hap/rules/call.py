@@ -167,8 +167,11 @@ class Local(Protocol):
     def operand(self, index: int) -> Shape:
         """Shape of one of :attr:`Operator.operands` on this rank."""
 
-    def window(self, letters: Sequence[str]) -> tuple[list[int], int, int] | None:
-        """``(sizes, dim, offset)`` of this rank's part of a tensor with these dimensions; ``None``: all of it."""
+    def window(self, letters: Sequence[str]) -> dict[str, Any]:
+        """The arguments ``sizes``, ``starts``, ``lengths`` of this rank's part of a tensor with these dimensions.
+
+        See :mod:`hap.operators.random`; empty where the part is the whole.
+        """
 
 
 Lowered = tuple[Callable[..., Any], dict[str, Any]]

@@ -84,17 +84,16 @@ class Site:
         tensor = self.call.operands[self.call.order[index]]
         return local_shape(tensor.shape, self.operand_occurrences[index], self.choice.inputs[index], self.share)
 
-    def window(self, letters: Sequence[str]) -> tuple[list[int], int, int] | None:
-        """This rank's part of a tensor with these dimensions: sizes of its leaves, the narrowed one, its offset."""
+    def window(self, letters: Sequence[str]) -> dict[str, Any]:
+        """This rank's part of a tensor with these dimensions: sizes of its leaves, and a box in them."""
         if self.choice.letter is None or self.choice.letter[0] not in letters:
-            return None
-        sizes: list[int] = []
-        dim = -1
-        for letter in letters:
-            if letter == self.choice.letter[0]:
-                dim = len(sizes) + self.choice.letter[1]
-            sizes += self.leaf_sizes[letter]
-        return sizes, dim, self.offset
+            return {}
+        leaves = [(letter, leaf) for letter in letters for leaf in range(len(self.leaf_sizes[letter]))]
+        sizes = [self.leaf_sizes[letter][leaf] for letter, leaf in leaves]
+        at = leaves.index(self.choice.letter)
+        starts, lengths = [0] * len(sizes), list(sizes)
+        starts[at], lengths[at] = self.offset, self.share
+        return {"sizes": sizes, "starts": starts, "lengths": lengths}
 
 
 @dataclass(slots=True)

@@ -80,11 +80,7 @@ def _window(call: Call, local: Local) -> Lowered:
     letters = _letters(call)
     assert letters is not None
     names = [letter for dim in letters["scores"] for letter in dim.strip("()!").split()]
-    window = local.window(names)
-    if window is None:
-        return call.operator.target, {}
-    sizes, dim, offset = window
-    return call.operator.target, {"sizes": sizes, "dim": dim, "offset": offset}
+    return call.operator.target, local.window(names)
 
 
 RULES: Table = {

@@ -6,11 +6,7 @@ from hap.rules.call import Call, Local, Lowered, Rule, Table
 
 
 def _window(call: Call, local: Local) -> Lowered:
-    window = local.window([f"d{i}" for i in range(len(call.shape()))])
-    if window is None:
-        return call.operator.target, {}
-    sizes, dim, offset = window
-    return call.operator.target, {"sizes": sizes, "dim": dim, "offset": offset}
+    return call.operator.target, local.window([f"d{i}" for i in range(len(call.shape()))])
 
 
 RULES: Table = {
