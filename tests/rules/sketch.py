@@ -14,7 +14,7 @@ import torch
 import hap.operators  # noqa: F401  defines torch.ops.hap
 from hap.graph import Graph, Input, Operator, Ref, Tensor
 from hap.rules import AxisGraph, Choice
-from tests.rules.proof import mismatch
+from hap.rules.proof import mismatch
 
 aten = torch.ops.aten
 

@@ -14,8 +14,8 @@ from hap.graph import Graph
 from hap.interpret import bind
 from hap.rules import AxisGraph, annotate
 from hap.rules.costs import formula
+from hap.rules.proof import mismatch, whole_results
 from tests import models
-from tests.rules.proof import mismatch, whole_results
 
 BUILDERS: dict[str, Any] = {
     "gpt2": models.gpt2,

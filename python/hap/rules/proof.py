@@ -1,4 +1,7 @@
-"""The proof of a choice: its local code on all ranks, recombined, equals the operator on one device."""
+"""The proof of a choice: its local code on all ranks, recombined, equals the operator on one device.
+
+Run by the tests on every rule, and by :func:`hap.register_rule` on a user's rule where asked for.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,19 @@ import torch
 
 from hap.graph import Graph, Ref
 from hap.placement import Partial, Placements, Replicate, Shard
-from hap.rules import AxisGraph, Choice
+from hap.rules.annotate import AxisGraph
+from hap.rules.choices import Choice
 from hap.rules.local import run
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2}
+TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.complex128: 1e-10,
+    torch.float32: 1e-4,
+    torch.complex64: 1e-4,
+    torch.bfloat16: 5e-2,
+    torch.float16: 5e-3,
+}
+"""Largest error allowed, relative to the largest value (at least 1) of the whole result; 0 for other types."""
 
 
 def random_split(size: int, devices: int, rng: random.Random) -> list[int]:
@@ -35,6 +47,7 @@ def random_split(size: int, devices: int, rng: random.Random) -> list[int]:
 
 
 def random_splits(axes: AxisGraph, devices: int, rng: random.Random) -> dict[str, list[int]]:
+    """Units of each device, for every axis."""
     return {axis.name: random_split(axis.size, devices, rng) for axis in axes.axes}
 
 
@@ -53,16 +66,21 @@ def place(
         return [value.clone() for _ in range(devices)]
     if isinstance(placement, Partial):
         keeper = rng.randrange(devices)
-        if value.dtype.is_floating_point and bool(torch.isfinite(value).all()):
+        inexact = value.dtype.is_floating_point or value.dtype.is_complex
+        if inexact and bool(torch.isfinite(value).all()):
             generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
             scale = min(float(value.abs().max()), 1e6) if value.numel() else 1.0
-            noise = [torch.randn(value.shape, generator=generator, dtype=torch.float64) * scale for _ in range(devices)]
+            wide = torch.complex128 if value.dtype.is_complex else torch.float64
+            noise = [torch.randn(value.shape, generator=generator, dtype=wide) * scale for _ in range(devices)]
             parts = [part.to(value.dtype) for part in noise]
-        elif not value.dtype.is_floating_point:
+        elif not inexact:
             parts = [torch.full_like(value, rng.randrange(-3, 4)) for _ in range(devices)]
         else:
             parts = [torch.zeros_like(value) for _ in range(devices)]
-        parts[keeper] = value - sum(part for rank, part in enumerate(parts) if rank != keeper)
+        rest = torch.zeros_like(value)
+        for rank, part in enumerate(parts):
+            rest = rest if rank == keeper else rest + part
+        parts[keeper] = value - rest
         return parts
     assert isinstance(placement, Shard)
     sizes = [axes.axes[o.axis].size for o in axes.occurrences[tensor]]
@@ -82,7 +100,10 @@ def recombine(
     if isinstance(placement, Replicate):
         return list(parts)
     if isinstance(placement, Partial):
-        return [sum(parts[1:], parts[0])]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return [total]
     assert isinstance(placement, Shard)
     sizes = [axes.axes[o.axis].size for o in axes.occurrences[tensor]]
     pieces = []
@@ -152,6 +173,8 @@ def mismatch(
 
 def differs(value: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
     """Whether two tensors differ beyond rounding. Infinities must be equal."""
+    if expected.dtype.is_complex:
+        return differs(torch.view_as_real(value.resolve_conj()), torch.view_as_real(expected.resolve_conj()), tolerance)
     if not expected.dtype.is_floating_point:
         return not torch.equal(value, expected)
     finite = torch.isfinite(expected)
