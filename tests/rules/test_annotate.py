@@ -93,18 +93,14 @@ def test_operators_without_a_rule_are_replicated_with_a_warning(caplog: pytest.L
     assert torch.equal(run(code, [value])[0], value)
 
 
-@pytest.mark.parametrize("case", ["frequencies", "mask", "roll", "reduce"])
+@pytest.mark.parametrize("case", ["mask", "roll"])
 def test_arguments_that_a_rule_does_not_cover(case: str, caplog: pytest.LogCaptureFixture) -> None:
     """A failed guard means fallback, never a wrong rule."""
     s = Sketch(random.Random(0))
-    if case == "frequencies":
-        s.call(aten.embedding_dense_backward.default, s.tensor(3, 2), s.integers(4, 3), 4, 0, True)
-    elif case == "mask":
+    if case == "mask":
         s.call(aten.index.Tensor, s.tensor(3), [s.tensor(3, dtype=torch.bool)])
-    elif case == "roll":
-        s.call(aten.roll.default, s.tensor(3, 2), [1])
     else:
-        s.call(aten.scatter_add.default, s.tensor(3, 4), 1, s.integers(3, 2, 4), s.tensor(2, 4))
+        s.call(aten.roll.default, s.tensor(3, 2), [1])
     with caplog.at_level(logging.WARNING, logger="hap"):
         axes = annotate(s.graph)
     assert axes.replicated == (0,)

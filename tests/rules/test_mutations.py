@@ -15,7 +15,7 @@ from hap.rules import annotate
 from hap.rules.call import Rule
 from hap.rules.families import RULES
 from hap.rules.notation import parse
-from tests.rules import cases_joining, cases_kernels, cases_pointwise, cases_structure  # noqa: F401  fill the list of cases
+from tests.rules import cases_indexing, cases_joining, cases_kernels, cases_pointwise, cases_structure  # noqa: F401  fill the list of cases
 from tests.rules.sketch import CASES, Case, Sketch, beside_replicated, faults
 
 Mutation = tuple[str, str]

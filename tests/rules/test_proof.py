@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hap.rules import annotate
 from hap.rules.families import RULES
-from tests.rules import cases_joining, cases_kernels, cases_pointwise, cases_structure  # noqa: F401  fill the list of cases
+from tests.rules import cases_indexing, cases_joining, cases_kernels, cases_pointwise, cases_structure  # noqa: F401  fill the list of cases
 from tests.rules.sketch import CASES, Case, Sketch, beside_replicated, faults
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)

@@ -84,6 +84,13 @@ class Site:
         tensor = self.call.operands[self.call.order[index]]
         return local_shape(tensor.shape, self.operand_occurrences[index], self.choice.inputs[index], self.share)
 
+    def stretch(self, letter: str) -> list[int] | None:
+        """This rank's share of a letter (:data:`hap.rules.ranges.Stretch`); ``None`` where it has all of it."""
+        if self.choice.letter is None or self.choice.letter[0] != letter:
+            return None
+        sizes, at = self.leaf_sizes[letter], self.choice.letter[1]
+        return [prod(sizes[:at]), sizes[at], prod(sizes[at + 1 :]), self.offset, self.share]
+
     def window(self, letters: Sequence[str]) -> dict[str, Any]:
         """This rank's part of a tensor with these dimensions: sizes of its leaves, and a box in them."""
         if self.choice.letter is None or self.choice.letter[0] not in letters:

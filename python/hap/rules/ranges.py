@@ -1,0 +1,137 @@
+"""Indexing along a dimension that is sharded: every rank serves the indices that fall into its share.
+
+What is looked up elsewhere is zero here, so that the ranks' results sum to the whole one; what is written elsewhere
+goes to a spare row that is cut off. An index that is out of range on one device is out of range on every rank too.
+"""
+
+# torch.ops is untyped.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+Stretch = Sequence[int]
+"""A rank's share of a dimension viewed as ``[outer, size, inner]``: these sizes, its first unit and its units."""
+
+
+def positions(stretch: Stretch, device: torch.device | None = None) -> Tensor:
+    """The place in the whole dimension of each element that a rank holds, int64."""
+    outer, size, inner, start, length = stretch
+    whole = torch.arange(outer * size * inner, device=device).view(outer, size, inner)
+    return whole.narrow(1, start, length).reshape(-1)
+
+
+def local_rows(stretch: Stretch) -> int:
+    """How many elements of the dimension a rank holds."""
+    outer, _, inner, _, length = stretch
+    return outer * length * inner
+
+
+def local_index(index: Tensor, stretch: Stretch, elsewhere: int) -> tuple[Tensor, Tensor]:
+    """Where each index from 0 stands in this rank's share, ``elsewhere`` for those of other ranks; a mask of these."""
+    outer, size, inner, start, length = stretch
+    if outer == inner == 1:
+        unit, local = index, index - start
+    else:
+        unit = index.div(inner, rounding_mode="floor").remainder(size)
+        block = index.div(size * inner, rounding_mode="floor")
+        local = (block * length + unit - start) * inner + index.remainder(inner)
+    valid = (index >= 0) & (index < outer * size * inner)
+    others = ((unit < start) | (unit >= start + length)) & valid
+    # The kernel refuses what is beyond the spare row.
+    return local.masked_fill(others, elsewhere).masked_fill(~valid, local_rows(stretch) + 1), others
+
+
+def embedding(
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+    *,
+    stretch: Stretch,
+) -> Tensor:
+    """``aten.embedding`` of a table that is sharded along its rows."""
+    local, others = local_index(indices, stretch, 0)
+    return aten.embedding.default(weight, local).masked_fill_(others.unsqueeze(-1), 0)
+
+
+def embedding_backward(
+    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool, *, stretch: Stretch
+) -> Tensor:
+    """``aten.embedding_dense_backward`` for the rows of this rank, ``num_weights`` of them."""
+    local, _ = local_index(indices, stretch, num_weights)
+    # The kernel leaves out the spare row as padding; so the rows of padding are indexed as spare.
+    local = local.masked_fill(indices == padding_idx, num_weights)
+    whole = aten.embedding_dense_backward.default(grad, local, num_weights + 1, num_weights, scale_grad_by_freq)
+    return whole[:num_weights]
+
+
+def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, stretch: Stretch) -> Tensor:
+    """``aten.gather`` along a sharded dimension."""
+    local, others = local_index(index, stretch, 0)
+    return aten.gather.default(x, dim, local).masked_fill_(others, 0)
+
+
+def index_select(x: Tensor, dim: int, index: Tensor, *, stretch: Stretch) -> Tensor:
+    """``aten.index_select`` along a sharded dimension."""
+    local, others = local_index(index, stretch, 0)
+    others = others.view(-1, *(1 for _ in range(x.dim() - dim % x.dim() - 1)))
+    return aten.index_select.default(x, dim, local).masked_fill_(others, 0)
+
+
+def _wrapped(index: Tensor, stretch: Stretch) -> Tensor:
+    """Indices that count from the end as such that count from the start."""
+    outer, size, inner, *_ = stretch
+    return torch.where(index < 0, index + outer * size * inner, index)
+
+
+def index(x: Tensor, indices: Sequence[Tensor | None], *, dim: int, stretch: Stretch) -> Tensor:
+    """``aten.index`` by integers where the indexed dimension ``dim`` is sharded."""
+    given = [n for n, one in enumerate(indices) if one is not None]
+    rank = max(one.dim() for one in indices if one is not None)
+    first = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
+    own = indices[dim]
+    assert own is not None
+    local, others = local_index(_wrapped(own, stretch), stretch, 0)
+    found = aten.index.Tensor(x, [local if n == dim else one for n, one in enumerate(indices)])
+    return found.masked_fill_(others.view(*others.shape, *(1 for _ in range(found.dim() - first - rank))), 0)
+
+
+def _with_spare(x: Tensor, dim: int) -> Tensor:
+    return torch.cat([x, x.new_zeros([1 if n == dim else size for n, size in enumerate(x.shape)])], dim)
+
+
+def written(
+    x: Tensor, dim: int, index: Tensor, *args: Any, target: Callable[..., Tensor], stretch: Stretch, **kwargs: Any
+) -> Tensor:
+    """``target(x, dim, index, ...)``, which scatters, adds, copies or fills by index, along a sharded dimension."""
+    dim %= x.dim()
+    rows = x.shape[dim]
+    local, _ = local_index(index, stretch, rows)
+    return target(_with_spare(x, dim), dim, local, *args, **kwargs).narrow(dim, 0, rows)
+
+
+def index_put(
+    x: Tensor,
+    indices: Sequence[Tensor | None],
+    values: Tensor,
+    accumulate: bool = False,
+    *,
+    dim: int,
+    stretch: Stretch,
+) -> Tensor:
+    """``aten.index_put`` by integers where the indexed dimension ``dim`` is sharded."""
+    own = indices[dim]
+    assert own is not None
+    rows = x.shape[dim]
+    local, _ = local_index(_wrapped(own, stretch), stretch, rows)
+    every = [local if n == dim else one for n, one in enumerate(indices)]
+    return aten.index_put.default(_with_spare(x, dim), every, values, accumulate).narrow(dim, 0, rows)
