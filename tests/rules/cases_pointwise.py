@@ -12,111 +12,54 @@ aten = torch.ops.aten
 
 
 @cases(
-    """
-    abs acos angle asin asinh atan atanh ceil cos cosh digamma erf erfc erfinv exp exp2 expm1 floor frac gelu
-    hardsigmoid hardswish hardtanh elu leaky_relu isfinite isinf isnan lgamma log log10 log1p log2 logical_not logit
-    mish reciprocal relu relu6 round rsqrt selu sgn sigmoid sign silu sin sinh sqrt tan tanh trunc softplus square sinc
-    i0 log_sigmoid celu softshrink hardshrink nan_to_num
-    """,
-    "S0 -> S0, S1 -> S1",
+    "neg clone positive conj _conj_physical conj_physical alias detach lift_fresh_copy deg2rad rad2deg",
+    "S0 -> S0, S1 -> S1, P -> P",
 )
-def _(s: Sketch, target: Any) -> None:
-    s.call(target, s.positive(*s.sizes(2)))
-
-
-@case("aten.acosh.default", "S0 -> S0")
-def _(s: Sketch) -> None:
-    s.call(aten.acosh.default, s.positive(*s.sizes(1), above=1.1, below=2.0))
-
-
-@case("aten.bitwise_not.default", "S0 -> S0")
-def _(s: Sketch) -> None:
-    s.call(aten.bitwise_not.default, s.tensor(*s.sizes(1), dtype=torch.int64))
-
-
-@cases("neg clone positive conj _conj_physical real alias detach lift_fresh_copy", "S0 -> S0, S1 -> S1, P -> P")
 def _(s: Sketch, target: Any) -> None:
     s.call(target, s.tensor(*s.sizes(2)))
 
 
-# [a, b, c] with [b, 1]: broadcast to the right, and along a dimension of size one
-@cases(
-    """
-    eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor
-    bitwise_left_shift.Tensor bitwise_right_shift.Tensor gcd lcm
-    """,
-    "S0 R -> S0, S1 S0 -> S1, S2 R -> S2",
-)
+@cases("hardswish log_sigmoid", "S0 -> S0, S1 -> S1")
 def _(s: Sketch, target: Any) -> None:
-    a, b, c = s.sizes(3)
-    s.call(target, s.integers(6, a, b, c), s.integers(3, b, 1))
+    s.call(target, s.positive(*s.sizes(2)))
 
 
-@cases(
-    """
-    atan2 copysign.Tensor floor_divide fmax fmin fmod.Tensor hypot logical_and logical_or logical_xor maximum minimum
-    pow.Tensor_Tensor remainder.Tensor xlogy.Tensor logaddexp logaddexp2 nextafter heaviside
-    """,
-    "S0 R -> S0, S1 S0 -> S1, S2 R -> S2",
-)
-def _(s: Sketch, target: Any) -> None:
-    a, b, c = s.sizes(3)
-    s.call(target, s.positive(a, b, c, above=0.3), s.positive(b, 1, above=0.3))
-
-
-@cases(
-    {
-        "gelu_backward": (), "hardsigmoid_backward": (), "hardswish_backward": (), "hardtanh_backward": (-1.0, 1.0),
-        "leaky_relu_backward": (0.1, False), "logit_backward": (), "mish_backward": (), "sigmoid_backward": (),
-        "silu_backward": (), "softplus_backward": (1.0, 20.0), "tanh_backward": (), "threshold_backward": (0.0,),
-        "softshrink_backward": (0.5,), "hardshrink_backward": (0.5,),
-    },
-    "S0 S0 -> S0, S1 S1 -> S1, P R -> P",
-)  # fmt: skip
-def _(s: Sketch, target: Any, *arguments: Any) -> None:
-    a, b = s.sizes(2)
-    s.call(target, s.tensor(a, b), s.positive(a, b), *arguments)
-
-
-@case("aten.elu_backward.default", "S0 S0 -> S0, P R -> P")
+@case("aten.hardswish_backward.default", "S0 S0 -> S0, P R -> P")
 def _(s: Sketch) -> None:
     (a,) = s.sizes(1)
-    s.call(aten.elu_backward.default, s.tensor(a), 1.0, 1.0, 1.0, False, s.tensor(a))
+    s.call(aten.hardswish_backward.default, s.tensor(a), s.tensor(a))
 
 
-@cases(
-    {
-        "eq.Scalar": (2,), "ne.Scalar": (2,), "lt.Scalar": (2,), "le.Scalar": (2,), "gt.Scalar": (2,),
-        "ge.Scalar": (2,),
-        "bitwise_and.Scalar": (3,), "bitwise_or.Scalar": (3,), "bitwise_xor.Scalar": (3,),
-        "bitwise_left_shift.Tensor_Scalar": (1,), "bitwise_right_shift.Tensor_Scalar": (1,),
-    },
-    "S0 -> S0",
-)  # fmt: skip
-def _(s: Sketch, target: Any, number: int) -> None:
-    s.call(target, s.tensor(*s.sizes(1), dtype=torch.int64), number)
+@case("aten.floor_divide.default", "S0 R -> S0, S1 S0 -> S1")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.floor_divide.default, s.tensor(a, b), s.positive(b))
 
 
-@cases(
-    {
-        "pow.Tensor_Scalar": (2,), "fmod.Scalar": (0.4,), "remainder.Scalar": (0.4,), "floor_divide.Scalar": (0.4,),
-        "rsub.Scalar": (1.0,), "copysign.Scalar": (-1.0,), "xlogy.Scalar_Other": (2.0,), "add.Scalar": (1.5,),
-        "sub.Scalar": (1.5,), "threshold": (0.5, 0.1), "clamp": (0.2, 0.6), "clamp_min": (0.4,), "clamp_max": (0.4,),
-        "add.Tensor": (1.5,), "sub.Tensor": (1.5,),
-    },
-    "S0 -> S0, S1 -> S1",
-)  # fmt: skip
-def _(s: Sketch, target: Any, *arguments: Any) -> None:
-    # a number is added once, not once per device
-    s.call(target, s.positive(*s.sizes(2)), *arguments)
+@case("aten.floor_divide.Scalar", "S0 -> S0")
+def _(s: Sketch) -> None:
+    s.call(aten.floor_divide.Scalar, s.tensor(*s.sizes(1)), 0.4)
 
 
-@cases("pow.Scalar remainder.Scalar_Tensor xlogy.Scalar_Self", "S0 -> S0")
+@cases("complex polar", "S0 R -> S0, S1 S0 -> S1")
 def _(s: Sketch, target: Any) -> None:
-    s.call(target, 1.7, s.positive(*s.sizes(1)))
+    a, b = s.sizes(2)
+    s.call(target, s.positive(a, b), s.positive(b))
 
 
-@cases("add.Tensor sub.Tensor", "S0 R -> S0, S1 S0 -> S1, P P -> P")
+@cases("real imag", "S0 -> S0")  # half the bytes, so that sums are not carried through
+@cases("_conj", "S0 -> S0, P -> P")
+def _(s: Sketch, target: Any) -> None:
+    s.call(target, s.tensor(*s.sizes(1), dtype=torch.complex128))
+
+
+@cases({"add.Tensor": (1.5,), "sub.Tensor": (1.5,)}, "S0 -> S0, S1 -> S1")
+def _(s: Sketch, target: Any, number: float) -> None:
+    # a number is added once, not once per device
+    s.call(target, s.tensor(*s.sizes(2)), number)
+
+
+@cases("add.Tensor sub.Tensor rsub.Tensor", "S0 R -> S0, S1 S0 -> S1, P P -> P")
 def _(s: Sketch, target: Any) -> None:
     a, b = s.sizes(2)
     s.call(target, s.tensor(a, b), s.tensor(b), alpha=3)
@@ -155,10 +98,10 @@ def _(s: Sketch) -> None:
     s.call(aten.mul.Scalar, s.tensor(*s.sizes(1)), 2.5)
 
 
-@case("aten.div.Tensor", "S0 R -> S0, S1 S0 -> S1, P R -> P")
-def _(s: Sketch) -> None:
+@cases("div.Tensor true_divide.Tensor ldexp.Tensor", "S0 R -> S0, S1 S0 -> S1, P R -> P")
+def _(s: Sketch, target: Any) -> None:
     a, b = s.sizes(2)
-    s.call(aten.div.Tensor, s.tensor(a, b), s.positive(b))
+    s.call(target, s.tensor(a, b), s.positive(b))
 
 
 @case("aten.div.Tensor", "S0 -> S0, P -> P")
@@ -268,18 +211,6 @@ def _(s: Sketch) -> None:
 def _(s: Sketch) -> None:
     (a,) = s.sizes(1)
     s.call(aten.masked_fill.Tensor, s.tensor(a), s.tensor(a, dtype=torch.bool), s.tensor())
-
-
-@cases("clamp_min.Tensor clamp_max.Tensor", "S0 R -> S0, S1 S0 -> S1")
-def _(s: Sketch, target: Any) -> None:
-    a, b = s.sizes(2)
-    s.call(target, s.tensor(a, b), s.tensor(b))
-
-
-@case("aten.clamp.Tensor", "S0 S0 -> S0")
-def _(s: Sketch) -> None:
-    (a,) = s.sizes(1)
-    s.call(aten.clamp.Tensor, s.tensor(a), None, s.tensor(a))
 
 
 @case("aten.lerp.Tensor", "S0 S0 S0 -> S0, P P R -> P")

@@ -48,8 +48,9 @@ class Sketch:
 
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float64) -> Ref:
         """Random numbers: normal, or 0 to 5, or false and true."""
-        if dtype.is_floating_point:
-            return self.constant(torch.randn(shape, generator=self.generator, dtype=torch.float64).to(dtype))
+        if dtype.is_floating_point or dtype.is_complex:
+            wide = torch.complex128 if dtype.is_complex else torch.float64
+            return self.constant(torch.randn(shape, generator=self.generator, dtype=wide).to(dtype))
         return self.integers(2 if dtype == torch.bool else 6, *shape, dtype=dtype)
 
     def integers(self, below: int, *shape: int, dtype: torch.dtype = torch.int64) -> Ref:

@@ -15,8 +15,8 @@ from hap.rules import annotate
 from hap.rules.call import Rule
 from hap.rules.families import RULES
 from hap.rules.notation import parse
-from tests.rules import cases_indexing, cases_joining, cases_kernels, cases_pointwise, cases_structure  # noqa: F401  fill the list of cases
-from tests.rules.sketch import CASES, Case, Sketch, beside_replicated, faults
+from tests.rules.cases import CASES
+from tests.rules.sketch import Case, Sketch, beside_replicated, faults
 
 Mutation = tuple[str, str]
 """What is dropped: ``("!", letter)``, ``("+", number of the operand)``, ``("{}", number of the output)``."""

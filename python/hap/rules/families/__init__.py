@@ -44,6 +44,10 @@ for _family in FAMILIES:
     RULES.update(_family.RULES)
 
 
+REGISTERED: Table = {}
+"""Users' rules (:func:`hap.register_rule`); they come before hap's own."""
+
+
 @cache
 def _name(target: torch._ops.OpOverload) -> str:
     return str(target)
@@ -51,4 +55,11 @@ def _name(target: torch._ops.OpOverload) -> str:
 
 def rule_of(target: torch._ops.OpOverload) -> Rule | None:
     """The rule of an overload, if there is one."""
-    return RULES.get(_name(target))
+    name = _name(target)
+    found = REGISTERED.get(name) or RULES.get(name)
+    return pointwise.generated(target) if found is None else found
+
+
+def every_rule() -> Table:
+    """All rules of hap, those that follow from PyTorch's tags included, by overload."""
+    return dict(sorted({**pointwise.every_generated(), **RULES}.items()))

@@ -1,6 +1,15 @@
-"""Element by element, with broadcasting."""
+"""Element by element, with broadcasting.
+
+PyTorch tags its pointwise operators (:data:`torch.Tag.pointwise`). Every functional overload with that tag has a rule,
+made when it is asked for: all tensors broadcast, and nothing is linear but what the table below says. The backward of
+a pointwise operator is linear in its first operand, the gradient.
+"""
 
 from __future__ import annotations
+
+from functools import cache
+
+import torch
 
 from hap.rules.call import Call, Rule, Table, is_tensor
 
@@ -29,7 +38,13 @@ def _quotient(call: Call) -> str:
 
 def _each(call: Call) -> str:
     """Linear in none, whatever arguments are tensors."""
-    return ", ".join(["..."] * len(call.operands)) + " -> *d"
+    operands = ", ".join(["..."] * len(call.operands))
+    return f"{operands} -> {', '.join(['*d'] * len(call.results))}"
+
+
+def _gradient(call: Call) -> str:
+    """Linear in the first operand."""
+    return "~" + _each(call)
 
 
 def _filled(call: Call) -> str:
@@ -43,29 +58,11 @@ def _chosen(call: Call) -> str:
     return "..., ~... -> *d" if number == 0 else _TWO
 
 
-_UNARY = """
-    abs acos acosh angle asin asinh atan atanh bitwise_not ceil cos cosh digamma erf erfc erfinv exp exp2 expm1 floor
-    frac gelu hardsigmoid hardswish hardtanh elu leaky_relu isfinite isinf isnan lgamma log log10 log1p log2
-    logical_not logit mish reciprocal relu relu6 round rsqrt selu sgn sigmoid sign silu sin sinh sqrt tan tanh trunc
-    softplus clamp clamp_min clamp_max square sinc i0 log_sigmoid celu softshrink hardshrink nan_to_num
+_LINEAR = """
+    neg clone positive conj _conj _conj_physical conj_physical real imag alias detach lift_fresh_copy deg2rad rad2deg
+    _to_copy mul.Scalar div.Scalar
 """
-_UNARY_LINEAR = "neg clone positive conj _conj_physical real alias detach lift_fresh_copy"
-_COMPARISONS = "eq ne lt le gt ge"
-_BINARY = """
-    atan2 bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_left_shift.Tensor bitwise_right_shift.Tensor
-    copysign.Tensor floor_divide fmax fmin fmod.Tensor hypot logical_and logical_or logical_xor maximum minimum
-    pow.Tensor_Tensor remainder.Tensor xlogy.Tensor logaddexp logaddexp2 nextafter heaviside gcd lcm
-"""
-_BINARY_SCALAR = """
-    bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar pow.Tensor_Scalar pow.Scalar fmod.Scalar remainder.Scalar
-    remainder.Scalar_Tensor floor_divide.Scalar rsub.Scalar copysign.Scalar xlogy.Scalar_Other xlogy.Scalar_Self
-    bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor_Scalar
-"""
-_LINEAR_IN_GRADIENT = """
-    elu_backward gelu_backward hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward
-    logit_backward mish_backward sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward
-    softshrink_backward hardshrink_backward
-"""
+_UNTAGGED = "hardswish log_sigmoid floor_divide floor_divide.Scalar complex polar"
 
 
 def _overload(name: str) -> str:
@@ -73,36 +70,76 @@ def _overload(name: str) -> str:
 
 
 RULES: Table = {
-    **{_overload(name): Rule(_ONE) for name in _UNARY.split()},
-    **{_overload(name): Rule(_ONE_LINEAR) for name in _UNARY_LINEAR.split()},
-    **{f"aten.{name}.Tensor": Rule(_each) for name in _COMPARISONS.split()},
-    **{f"aten.{name}.Scalar": Rule(_ONE) for name in _COMPARISONS.split()},
-    **{_overload(name): Rule(_each) for name in _BINARY.split()},
-    **{_overload(name): Rule(_ONE) for name in _BINARY_SCALAR.split()},
-    **{_overload(name): Rule(_TWO_FIRST_LINEAR) for name in _LINEAR_IN_GRADIENT.split()},
-    "aten._to_copy.default": Rule(_ONE_LINEAR),
+    **{_overload(name): Rule(_ONE_LINEAR) for name in _LINEAR.split()},
+    **{_overload(name): Rule(_each) for name in _UNTAGGED.split()},
     "aten.copy.default": Rule("..., ~... -> *d"),
     "aten.add.Tensor": Rule(_additive),
     "aten.sub.Tensor": Rule(_additive),
-    "aten.add.Scalar": Rule(_ONE),
-    "aten.sub.Scalar": Rule(_ONE),
+    "aten.rsub.Tensor": Rule(_additive),
     "aten.mul.Tensor": Rule(_product),
-    "aten.mul.Scalar": Rule(_ONE_LINEAR),
     "aten.div.Tensor": Rule(_quotient),
-    "aten.div.Scalar": Rule(_ONE_LINEAR),
+    "aten.true_divide.Tensor": Rule(_quotient),
     "aten.div.Tensor_mode": Rule(_quotient),
     "aten.div.Scalar_mode": Rule(_quotient),
+    "aten.ldexp.Tensor": Rule(_TWO_FIRST_LINEAR),
     "aten.where.self": Rule("..., +..., +... -> *d"),
     "aten.where.ScalarOther": Rule(_chosen),
     "aten.where.ScalarSelf": Rule(_chosen),
     "aten.masked_fill.Scalar": Rule(_filled),
     "aten.masked_fill.Tensor": Rule("+..., ..., +... -> *d"),
-    "aten.clamp.Tensor": Rule(_each),
-    "aten.clamp_min.Tensor": Rule(_each),
-    "aten.clamp_max.Tensor": Rule(_each),
-    "aten.threshold.default": Rule(_ONE),
     "aten.lerp.Tensor": Rule("+..., +..., ... -> *d"),
     "aten.lerp.Scalar": Rule(_TWO_ADDITIVE),
     "aten.addcmul.default": Rule("+..., ~..., ... -> *d"),
     "aten.addcdiv.default": Rule("+..., ~..., ... -> *d"),
+    "aten.hardswish_backward.default": Rule(_gradient),
 }
+
+
+@cache
+def generated(target: torch._ops.OpOverload) -> Rule | None:
+    """The rule that follows from PyTorch's tags; ``None`` where they say nothing of an overload."""
+    schema = target._schema
+    if target.namespace != "aten" or not _functional(schema) or torch.Tag.nondeterministic_seeded in target.tags:
+        return None
+    tagged = torch.Tag.pointwise in target.tags
+    name = schema.name.removeprefix("aten::")
+    if name.endswith("_backward") and (tagged or _tagged_packet(name.removesuffix("_backward"))):
+        return Rule(_gradient)
+    return Rule(_each) if tagged else None
+
+
+def _functional(schema: torch._C.FunctionSchema) -> bool:
+    """Whether it takes at least one tensor, no list of them, and makes new tensors from them."""
+    kinds = [str(argument.type) for argument in schema.arguments]
+    return (
+        "Tensor" in kinds
+        and all(kind in ("Tensor", "Optional[Tensor]") for kind in kinds if "Tensor" in kind)
+        and not any(argument.alias_info for argument in schema.arguments)
+        and all(str(result.type) == "Tensor" for result in schema.returns)
+    )
+
+
+def _tagged_packet(name: str) -> bool:
+    """Whether PyTorch tags an overload of this operator as pointwise."""
+    packet = getattr(torch.ops.aten, name, None)
+    return packet is not None and any(
+        torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads()
+    )
+
+
+@cache
+def every_generated() -> Table:
+    """All generated rules of overloads without a line of their own, by name. Looks at all of ATen's overloads."""
+    found: Table = {}
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace != "aten" or not hasattr(torch.ops.aten, packet):
+            continue
+        target = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+        if target is None or str(target) in RULES:
+            continue
+        rule = generated(target)
+        if rule is not None:
+            found[str(target)] = rule
+    return found
