@@ -6,12 +6,13 @@
 //!   share does nothing, and layout operators cost nothing.
 //! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth
 //!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]).
+//! * A composite choice launches one kernel more for each collective inside, and pays for these as for conversions.
 //!
 //! Every cost is an [`Affine`] function of the shares around the given ones, and its value there is the cost
 //! itself, so that the linear program cannot drift from the search.
 
 use crate::cluster::{Cluster, CollectiveCost, Device, Link, collective_name};
-use crate::graph::{Choice, Graph};
+use crate::graph::{Choice, Collective, Graph};
 use crate::placement::Placement;
 use crate::program::{Conversion, Implementation};
 use crate::shares::Shares;
@@ -45,13 +46,64 @@ impl Affine {
     }
 
     /// Scaled by `factor`, then moved by `offset`.
-    fn scaled(self, factor: f64, offset: f64) -> Self {
+    pub(crate) fn scaled(self, factor: f64, offset: f64) -> Self {
         let slopes = self
             .slopes
             .map(|slope| slope.map(|(axis, slope)| (axis, slope * factor)));
         Self {
             value: self.value * factor + offset,
             slopes,
+        }
+    }
+}
+
+/// A collective, as far as its cost depends on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transfer {
+    /// What it is.
+    pub conversion: Conversion,
+    /// How it is carried out.
+    pub implementation: Implementation,
+    /// Bytes of the whole tensor; of each device's where there is no axis.
+    pub bytes: f64,
+    /// The axis that is gathered or scattered (for an all-to-all, the one that becomes whole), if any.
+    pub axis: Option<usize>,
+    /// The axis that becomes sharded by an all-to-all; without one, shares are passed on round all devices.
+    pub target: Option<usize>,
+}
+
+impl Transfer {
+    /// The collective that converts a tensor.
+    pub fn conversion(
+        graph: &Graph,
+        tensor: usize,
+        from: &[Placement],
+        to: &[Placement],
+        implementation: Implementation,
+    ) -> Self {
+        let node = &graph.tensors[tensor];
+        let conversion = Conversion::between(from, to).expect("a conversion");
+        Self {
+            conversion,
+            implementation,
+            bytes: node.bytes,
+            axis: Conversion::axis(node, from, to),
+            target: match conversion {
+                Conversion::AllToAll => Conversion::axis(node, to, &[]),
+                _ => None,
+            },
+        }
+    }
+
+    /// A collective inside a composite choice.
+    pub fn inside(collective: &Collective) -> Self {
+        let implementations = collective.conversion.implementations();
+        Self {
+            conversion: collective.conversion,
+            implementation: *implementations.first().expect("a collective"),
+            bytes: collective.bytes,
+            axis: collective.axis,
+            target: None,
         }
     }
 }
@@ -163,10 +215,9 @@ impl<'a> CostModel<'a> {
         }
         let (whole, sharded) = self.bytes_touched(operator, choice);
         let arithmetic = node.flops / self.speeds[self.dtypes[operator]][device];
+        let launches = machine.launch_overhead * choice.parts();
         let Some(axis) = choice.axis else {
-            return Affine::constant(
-                machine.launch_overhead + arithmetic.max((whole + sharded) / machine.memory_bandwidth),
-            );
+            return Affine::constant(launches + arithmetic.max((whole + sharded) / machine.memory_bandwidth));
         };
         let share = self.shares[axis][device];
         let traffic = (whole / machine.memory_bandwidth, sharded / machine.memory_bandwidth);
@@ -174,9 +225,9 @@ impl<'a> CostModel<'a> {
             return Affine::line(0.0, axis, arithmetic.max(traffic.1), 0.0);
         }
         if arithmetic * share >= traffic.0 + traffic.1 * share {
-            Affine::line(machine.launch_overhead, axis, arithmetic, share)
+            Affine::line(launches, axis, arithmetic, share)
         } else {
-            Affine::line(machine.launch_overhead + traffic.0, axis, traffic.1, share)
+            Affine::line(launches + traffic.0, axis, traffic.1, share)
         }
     }
 
@@ -223,29 +274,39 @@ impl<'a> CostModel<'a> {
         )
     }
 
-    /// Seconds of a collective, carried out in a given way.
+    /// Seconds of a collective that converts a tensor, carried out in a given way.
     pub fn collective(&self, tensor: usize, from: &[Placement], to: &[Placement], how: Implementation) -> f64 {
+        self.transfer(&Transfer::conversion(self.graph, tensor, from, to, how))
+    }
+
+    /// Seconds of the collectives inside a choice.
+    pub fn inside(&self, choice: &Choice) -> f64 {
+        let transfers = choice.collectives.iter().map(Transfer::inside);
+        transfers.map(|transfer| self.transfer(&transfer)).sum()
+    }
+
+    /// Seconds of a collective.
+    pub fn transfer(&self, transfer: &Transfer) -> f64 {
         let devices = 0..self.devices();
         devices
-            .map(|device| self.collective_affine(tensor, from, to, how, device).value)
+            .map(|device| self.transfer_affine(transfer, device).value)
             .fold(0.0, f64::max)
     }
 
     /// Seconds that a collective needs on account of one device; the collective takes as long as the greatest of
     /// them.
-    pub fn collective_affine(
-        &self,
-        tensor: usize,
-        from: &[Placement],
-        to: &[Placement],
-        how: Implementation,
-        device: usize,
-    ) -> Affine {
+    pub fn transfer_affine(&self, transfer: &Transfer, device: usize) -> Affine {
         if self.devices() == 1 {
             return Affine::default();
         }
-        let conversion = Conversion::between(from, to).expect("a conversion");
-        let participants = self.participants(tensor, from, to);
+        let Transfer {
+            conversion,
+            implementation: how,
+            ..
+        } = *transfer;
+        let participants = transfer
+            .axis
+            .map_or(self.devices() as f64, |axis| self.participants[axis]);
         let (latency, bandwidth) = match self.measured[slot(conversion, how)] {
             Some(CollectiveCost { latency, bandwidth }) if how == Implementation::Grouped => {
                 // Measured with a share on every device; a device without one is left out.
@@ -257,8 +318,7 @@ impl<'a> CostModel<'a> {
                 self.link.bandwidth,
             ),
         };
-        self.bytes_moved(tensor, conversion, from, to, how, device)
-            .scaled(1.0 / bandwidth, latency)
+        self.bytes_moved(transfer, device).scaled(1.0 / bandwidth, latency)
     }
 
     /// How many latencies a collective waits for.
@@ -274,41 +334,27 @@ impl<'a> CostModel<'a> {
         }
     }
 
-    /// Devices with a share of the axis that is gathered or scattered.
-    fn participants(&self, tensor: usize, from: &[Placement], to: &[Placement]) -> f64 {
-        match Conversion::axis(&self.graph.tensors[tensor], from, to) {
-            Some(axis) => self.participants[axis],
-            None => self.devices() as f64,
-        }
-    }
-
     /// Bytes that a device makes the collective move.
     ///
     /// Exchanges: what it sends or what it receives, whichever is more. A gather sends its share to all others and
-    /// receives the rest; a scatter of summands sends the shares of all others and receives its own from each.
-    fn bytes_moved(
-        &self,
-        tensor: usize,
-        conversion: Conversion,
-        from: &[Placement],
-        to: &[Placement],
-        how: Implementation,
-        device: usize,
-    ) -> Affine {
-        let node = &self.graph.tensors[tensor];
-        let (bytes, others) = (node.bytes, (self.devices() - 1) as f64);
-        if conversion == Conversion::AllReduce {
+    /// receives the rest; a scatter of summands sends the shares of all others and receives its own from each. Shares
+    /// that are passed on round all devices: each device's makes as many steps as there are others.
+    fn bytes_moved(&self, transfer: &Transfer, device: usize) -> Affine {
+        let (bytes, others) = (transfer.bytes, (self.devices() - 1) as f64);
+        if transfer.conversion == Conversion::AllReduce {
             return Affine::constant(2.0 * others / self.devices() as f64 * bytes);
         }
-        let axis = Conversion::axis(node, from, to).expect("an axis that is gathered or scattered");
+        let Some(axis) = transfer.axis else {
+            return Affine::constant(others * bytes);
+        };
         let share = self.shares[axis][device];
-        if conversion == Conversion::AllToAll {
-            let target = Conversion::axis(node, to, &[]).expect("an axis that becomes sharded");
+        if let Some(target) = transfer.target {
             return exchange(bytes, (axis, share), (target, self.shares[target][device]));
         }
-        match how {
+        match transfer.implementation {
             Implementation::Padded => Affine::line(0.0, axis, others * bytes, share),
             Implementation::Grouped => Affine::constant(bytes),
+            _ if transfer.conversion == Conversion::AllToAll => Affine::line(0.0, axis, others * bytes, share),
             _ if others * share >= 1.0 - share => Affine::line(0.0, axis, others * bytes, share),
             _ => Affine::line(bytes, axis, -bytes, share),
         }

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::placement::Placements;
+use crate::program::Conversion;
 
 /// A named index of the model. Splits belong to axes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,8 +95,23 @@ pub struct Output {
     pub of: Option<usize>,
 }
 
-/// One way to run an operator on all devices: a Hoare triple.
+/// A collective that a composite choice carries out between its own computations. Gathers and scatters are padded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Collective {
+    /// How data moves; one that moves some. An all-to-all passes each device's share on to all others, one after
+    /// another (a ring).
+    pub conversion: Conversion,
+    /// Size of the whole tensor in bytes; without an axis, of the tensor that each device has.
+    pub bytes: f64,
+    /// The axis that is gathered, scattered, or passed on; none for an all-reduce, and for an all-gather of equal
+    /// tensors.
+    #[serde(default)]
+    pub axis: Option<usize>,
+}
+
+/// One way to run an operator on all devices: a Hoare triple.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
     /// Placement needed of each operand, in the order of [`Operator::operands`].
@@ -105,6 +121,21 @@ pub struct Choice {
     /// The axis that the work is shared along; none where every device does the whole of it.
     #[serde(default)]
     pub axis: Option<usize>,
+    /// The composite instruction that it is, by name: one that crosses an axis by collectives inside, or by knowing
+    /// this device's range of it.
+    #[serde(default)]
+    pub composite: Option<String>,
+    /// The collectives inside, in order, for composite choices. The computation is in equal parts before, between and
+    /// behind them.
+    #[serde(default)]
+    pub collectives: Vec<Collective>,
+}
+
+impl Choice {
+    /// Parts that the computation falls into.
+    pub fn parts(&self) -> f64 {
+        (1 + self.collectives.len()) as f64
+    }
 }
 
 /// An operator of the training step.

@@ -13,12 +13,14 @@
 //!   as long as they do;
 //! * *buffers*: the largest communication buffer of any collective, as if it were kept for the whole step:
 //!   padded gathers and scatters hold the largest share once per device and once more; grouped ones hold the tensor
-//!   once; an exchange holds what is sent and what is received; an all-reduce works in its result.
+//!   once; an exchange holds what is sent and what is received; an all-reduce works in its result. Inside a composite
+//!   operator the result counts as well, since it is no value of the program.
 //!
 //! The peak is that of the sum, over the instructions.
 
 use serde::{Deserialize, Serialize};
 
+use crate::cost::Transfer;
 use crate::graph::{Graph, InputKind, OutputKind};
 use crate::placement::Placement;
 use crate::program::{Conversion, Implementation};
@@ -252,28 +254,35 @@ impl Local<'_> {
     }
 }
 
+/// Bytes and their slopes by axis.
+type Bytes = (f64, Vec<(usize, f64)>);
+
 /// Bytes of the largest communication buffer; adds its slopes.
 fn largest_buffer(local: &Local, devices: usize, program: &ValidProgram, slopes: &mut [f64]) -> f64 {
     let mut largest = (0.0, Vec::new());
-    for step in &program.steps {
-        if let Step::Convert {
-            conversion,
-            implementation: Some(how),
-            read,
-            write,
-        } = step
-        {
-            let buffer = buffer(
-                local,
-                devices,
-                *conversion,
-                *how,
-                &program.values[*read],
-                &program.values[*write],
-            );
-            if buffer.0 > largest.0 {
-                largest = buffer;
+    let mut hold = |buffer: Bytes| {
+        if buffer.0 > largest.0 {
+            largest = buffer;
+        }
+    };
+    for step in program.steps.iter().filter(|_| devices > 1) {
+        match step {
+            Step::Convert {
+                implementation: Some(how),
+                read,
+                write,
+                ..
+            } => {
+                let (from, to) = (&program.values[*read], &program.values[*write]);
+                let transfer = Transfer::conversion(local.graph, from.tensor, &from.placements, &to.placements, *how);
+                hold(buffer(local, devices, &transfer));
             }
+            Step::Compute { operator, choice, .. } => {
+                for collective in &local.graph.operators[*operator].choices[*choice].collectives {
+                    hold(inner_buffer(local, devices, &Transfer::inside(collective)));
+                }
+            }
+            _ => {}
         }
     }
     for (axis, slope) in largest.1 {
@@ -282,25 +291,15 @@ fn largest_buffer(local: &Local, devices: usize, program: &ValidProgram, slopes:
     largest.0
 }
 
-/// Bytes that a collective needs beside its operand and result, and their slopes by axis.
-fn buffer(
-    local: &Local,
-    devices: usize,
-    conversion: Conversion,
-    how: Implementation,
-    from: &Value,
-    to: &Value,
-) -> (f64, Vec<(usize, f64)>) {
-    if devices == 1 {
+/// Bytes that a collective needs beside its operand and result.
+fn buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
+    let Transfer { bytes, axis, .. } = *transfer;
+    let Some(axis) = axis else {
         return (0.0, Vec::new());
-    }
-    let bytes = local.graph.tensors[from.tensor].bytes;
-    let pieces = [local.axis(from), local.axis(to)].into_iter().flatten();
-    let mut pieces = pieces.map(|axis| (axis, local.shares[axis][local.device]));
-    let count = devices as f64;
-    match (conversion, how) {
+    };
+    let (count, share) = (devices as f64, local.shares[axis][local.device]);
+    match (transfer.conversion, transfer.implementation) {
         (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Padded) => {
-            let (axis, share) = pieces.next().expect("a sharded side");
             let largest = local.shares[axis].iter().copied().fold(0.0, f64::max);
             let held = (count + 1.0) * bytes;
             // The padding follows the largest share: only the device that has it can change it.
@@ -312,22 +311,25 @@ fn buffer(
             (held * largest, slopes)
         }
         (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Grouped) => (bytes, Vec::new()),
-        (Conversion::AllGather, _) => {
-            let (axis, share) = pieces.next().expect("a sharded operand");
-            (bytes * (1.0 + share), vec![(axis, bytes)])
+        (Conversion::AllGather, _) => (bytes * (1.0 + share), vec![(axis, bytes)]),
+        (Conversion::ReduceScatter, _) => (bytes * (1.0 + count * share), vec![(axis, count * bytes)]),
+        // What is sent, and what is received: by another axis, or the share of the device before.
+        (_, _) => {
+            let target = transfer.target.unwrap_or(axis);
+            let received = local.shares[target][local.device];
+            (bytes * share + bytes * received, vec![(axis, bytes), (target, bytes)])
         }
-        (Conversion::ReduceScatter, _) => {
-            let (axis, share) = pieces.next().expect("a sharded result");
-            (bytes * (1.0 + count * share), vec![(axis, count * bytes)])
-        }
-        (Conversion::AllToAll, _) => {
-            let pieces: Vec<(usize, f64)> = pieces.collect();
-            (
-                pieces.iter().map(|(_, share)| bytes * share).sum(),
-                pieces.iter().map(|(axis, _)| (*axis, bytes)).collect(),
-            )
-        }
-        _ => (0.0, Vec::new()),
+    }
+}
+
+/// Bytes of a collective inside a composite operator: those of its buffer, and of a result that is no value of the
+/// program. (Shares that are passed on are replaced in the buffer.)
+fn inner_buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
+    let (held, slopes) = buffer(local, devices, transfer);
+    match (transfer.conversion, transfer.axis) {
+        (Conversion::AllGather, None) => ((devices + 1) as f64 * transfer.bytes, slopes),
+        (Conversion::AllGather | Conversion::AllReduce, _) => (held + transfer.bytes, slopes),
+        _ => (held, slopes),
     }
 }
 

@@ -143,6 +143,9 @@ pub enum Instruction {
         outputs: Vec<(String, Placements)>,
         /// Name of the axis that the work is shared along.
         axis: Option<String>,
+        /// Name of the composite instruction, where the choice is one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        composite: Option<String>,
     },
     /// A tensor gains another placement.
     Convert {
@@ -181,6 +184,7 @@ impl std::fmt::Display for Instruction {
                 inputs,
                 outputs,
                 axis,
+                composite,
             } => {
                 let list = |values: &[(String, Placements)]| {
                     values
@@ -190,10 +194,14 @@ impl std::fmt::Display for Instruction {
                         .join(", ")
                 };
                 write!(f, "{} = {target}({})", list(outputs), list(inputs))?;
-                match axis {
-                    Some(axis) => write!(f, "  # {operator}, axis={axis}"),
-                    None => write!(f, "  # {operator}"),
+                write!(f, "  # {operator}")?;
+                if let Some(axis) = axis {
+                    write!(f, ", axis={axis}")?;
                 }
+                if let Some(composite) = composite {
+                    write!(f, ", composite {composite}")?;
+                }
+                Ok(())
             }
             Self::Convert {
                 conversion,
@@ -263,6 +271,7 @@ mod tests {
             ],
             outputs: vec![("y".into(), vec![Placement::Shard(0)])],
             axis: Some("batch".into()),
+            composite: None,
         };
         assert_eq!(
             compute.to_string(),

@@ -9,6 +9,8 @@
 //!   takes the part `1 - overlap` of the computation stream meanwhile: what is computed at that time proceeds at
 //!   the rate `overlap`. So it costs the computation stream `(1 - overlap) * t`.
 //! * A reader of a collective's result waits for its end; a device that need not read it goes on.
+//! * A composite operator is computed in equal parts with its collectives between them, each part a reader of the
+//!   collective before it. A device without a share takes part in the collectives all the same.
 //! * What costs nothing (layout operators, slices, devices without a share) occupies no stream; its result is there
 //!   with its operand.
 //!
@@ -22,8 +24,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
-use crate::cost::CostModel;
-use crate::graph::Graph;
+use crate::cost::{CostModel, Transfer};
+use crate::graph::{Choice, Graph};
 use crate::memory::{self, MemoryParts};
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram};
@@ -174,46 +176,67 @@ impl<'a> Run<'a> {
                 implementation: Some(how),
             } => {
                 let (from, to) = (&self.program.values[*read], &self.program.values[*write]);
-                let seconds = self
-                    .costs
-                    .collective(from.tensor, &from.placements, &to.placements, *how);
-                let start = self
-                    .clock
-                    .iter()
-                    .chain(&self.ready[*read])
-                    .copied()
-                    .fold(self.network, f64::max);
-                let end = start + seconds;
-                self.network = end;
-                self.communication += seconds;
-                self.collectives.push((start, end));
+                let transfer = Transfer::conversion(self.graph, from.tensor, &from.placements, &to.placements, *how);
+                let ready = self.ready[*read].iter().copied().fold(0.0, f64::max);
+                let end = self.collective(&transfer, ready, || {
+                    format!("{conversion} {}", self.graph.tensors[from.tensor].name)
+                });
                 self.ready[*write].fill(end);
-                if self.record {
-                    let name = format!("{conversion} {}", self.graph.tensors[from.tensor].name);
-                    for device in 0..self.clock.len() {
-                        let (stream, name) = (Stream::Communication, name.clone());
-                        self.timeline.push(Event {
-                            device,
-                            stream,
-                            name,
-                            start,
-                            end,
-                        });
-                    }
-                }
             }
         }
     }
 
+    /// A collective whose operand is `ready`; when it ends.
+    fn collective(&mut self, transfer: &Transfer, ready: f64, name: impl Fn() -> String) -> f64 {
+        let seconds = self.costs.transfer(transfer);
+        let start = self.clock.iter().copied().fold(self.network.max(ready), f64::max);
+        let end = start + seconds;
+        self.network = end;
+        self.communication += seconds;
+        self.collectives.push((start, end));
+        if self.record {
+            for device in 0..self.clock.len() {
+                self.timeline.push(Event {
+                    device,
+                    stream: Stream::Communication,
+                    name: name(),
+                    start,
+                    end,
+                });
+            }
+        }
+        end
+    }
+
     fn operator(&mut self, operator: usize, choice: usize, reads: &[usize], writes: &[usize]) {
         let node = &self.graph.operators[operator];
-        for device in 0..self.clock.len() {
-            let there = reads.iter().map(|value| self.ready[*value][device]).fold(0.0, f64::max);
-            let seconds = self.costs.compute(operator, &node.choices[choice], device);
-            let mut done = there;
+        let choice = &node.choices[choice];
+        let devices = 0..self.clock.len();
+        let there = |device: usize| reads.iter().map(|value| self.ready[*value][device]).fold(0.0, f64::max);
+        let mut there: Vec<f64> = devices.map(there).collect();
+        self.part(operator, choice, &mut there);
+        for collective in &choice.collectives {
+            let ready = there.iter().copied().fold(0.0, f64::max);
+            let name = || format!("{} in {}", collective.conversion, node.name);
+            let end = self.collective(&Transfer::inside(collective), ready, name);
+            there.fill(end);
+            self.part(operator, choice, &mut there);
+        }
+        for value in writes {
+            self.ready[*value].clone_from(&there);
+        }
+    }
+
+    /// One of the equal parts of an operator. `there`: when each device's operands are there; becomes when its
+    /// results are.
+    fn part(&mut self, operator: usize, choice: &Choice, there: &mut [f64]) {
+        let node = &self.graph.operators[operator];
+        for (device, there) in there.iter_mut().enumerate() {
+            let seconds = self.costs.compute(operator, choice, device) / choice.parts();
+            let mut done = *there;
             if seconds > 0.0 {
                 let start;
-                let ready = self.clock[device].max(there);
+                let ready = self.clock[device].max(*there);
                 let pending = &mut self.pending[device];
                 (start, done) = advance(&self.collectives, pending, self.costs.overlap(), ready, seconds);
                 self.clock[device] = done;
@@ -229,9 +252,7 @@ impl<'a> Run<'a> {
                     });
                 }
             }
-            for value in writes {
-                self.ready[*value][device] = done;
-            }
+            *there = done;
         }
     }
 }

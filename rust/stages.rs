@@ -1,7 +1,8 @@
 //! The data of the linear program over the shares: a program's step as a sum of stages, each a maximum over the
 //! devices of affine terms.
 //!
-//! A *stage* is a collective, or all computation between two collectives: devices wait for each other only there.
+//! A *stage* is a collective (also one inside a composite operator), or all computation between two collectives:
+//! devices wait for each other only there.
 //! Each term is linearised at given shares ([`crate::cost::Affine`]): its value there is the device's exact cost,
 //! so the stages' maxima sum to the exact sum there. With no overlap, and where the next operator after each
 //! collective reads its result, that is the simulated time. Memory is linearised likewise, at the moment of each
@@ -12,8 +13,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
-use crate::cost::{Affine, CostModel};
-use crate::graph::Graph;
+use crate::cost::{Affine, CostModel, Transfer};
+use crate::graph::{Choice, Graph};
 use crate::memory;
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram};
@@ -71,7 +72,17 @@ pub fn stages(
     let mut computation = Computation::new(devices, graph.axes.len());
     for step in &program.steps {
         match step {
-            Step::Compute { operator, choice, .. } => computation.add(graph, &costs, *operator, *choice),
+            Step::Compute { operator, choice, .. } => {
+                let node = &graph.operators[*operator];
+                let choice = &node.choices[*choice];
+                computation.add(graph, &costs, *operator, choice);
+                for collective in &choice.collectives {
+                    stages.extend(computation.finish(graph, shares));
+                    let name = format!("{} in {}", collective.conversion, node.name);
+                    stages.push(waiting(graph, &costs, shares, &Transfer::inside(collective), name));
+                    computation.add(graph, &costs, *operator, choice);
+                }
+            }
             Step::Convert {
                 conversion,
                 implementation: Some(how),
@@ -80,16 +91,9 @@ pub fn stages(
             } => {
                 stages.extend(computation.finish(graph, shares));
                 let (from, to) = (&program.values[*read], &program.values[*write]);
-                let terms = (0..devices).map(|device| {
-                    let mut sum = Sum::new(graph.axes.len());
-                    sum.add(costs.collective_affine(from.tensor, &from.placements, &to.placements, *how, device));
-                    sum.term(graph, shares, device)
-                });
-                stages.push(Stage {
-                    kind: StageKind::Collective,
-                    name: format!("{conversion} {}", graph.tensors[from.tensor].name),
-                    devices: terms.collect(),
-                });
+                let transfer = Transfer::conversion(graph, from.tensor, &from.placements, &to.placements, *how);
+                let name = format!("{conversion} {}", graph.tensors[from.tensor].name);
+                stages.push(waiting(graph, &costs, shares, &transfer, name));
             }
             _ => {}
         }
@@ -109,6 +113,20 @@ pub fn stages(
     }
 }
 
+/// The stage of a collective.
+fn waiting(graph: &Graph, costs: &CostModel, shares: &Shares, transfer: &Transfer, name: String) -> Stage {
+    let terms = (0..costs.devices()).map(|device| {
+        let mut sum = Sum::new(graph.axes.len());
+        sum.add(costs.transfer_affine(transfer, device));
+        sum.term(graph, shares, device)
+    });
+    Stage {
+        kind: StageKind::Collective,
+        name,
+        devices: terms.collect(),
+    }
+}
+
 /// The operators since the last collective.
 struct Computation {
     sums: Vec<Sum>,
@@ -124,13 +142,18 @@ impl Computation {
         }
     }
 
-    fn add(&mut self, graph: &Graph, costs: &CostModel, operator: usize, choice: usize) {
+    /// Adds one of the equal parts of an operator.
+    fn add(&mut self, graph: &Graph, costs: &CostModel, operator: usize, choice: &Choice) {
         if graph.operators[operator].layout {
             return;
         }
         self.names = Some((self.names.map_or(operator, |(first, _)| first), operator));
         for (device, sum) in self.sums.iter_mut().enumerate() {
-            sum.add(costs.compute_affine(operator, &graph.operators[operator].choices[choice], device));
+            sum.add(
+                costs
+                    .compute_affine(operator, choice, device)
+                    .scaled(1.0 / choice.parts(), 0.0),
+            );
         }
     }
 

@@ -103,7 +103,14 @@ impl Validator<'_> {
                 inputs,
                 outputs,
                 axis,
-            } => self.compute(operator, target, inputs, outputs, axis.as_deref()),
+                composite,
+            } => self.compute(
+                operator,
+                target,
+                inputs,
+                outputs,
+                (axis.as_deref(), composite.as_deref()),
+            ),
             Instruction::Convert {
                 conversion,
                 tensor,
@@ -152,7 +159,7 @@ impl Validator<'_> {
         target: &str,
         inputs: &[(String, Placements)],
         outputs: &[(String, Placements)],
-        axis: Option<&str>,
+        (axis, composite): (Option<&str>, Option<&str>),
     ) -> Result<Step, String> {
         let graph = self.graph;
         let operator = *self
@@ -170,10 +177,12 @@ impl Validator<'_> {
         let equal = |expected: &[Placements], found: &[(String, Placements)]| {
             expected.iter().eq(found.iter().map(|(_, placements)| placements))
         };
-        let choice = node
-            .choices
-            .iter()
-            .position(|choice| choice.axis == axis && equal(&choice.inputs, inputs) && equal(&choice.outputs, outputs));
+        let choice = node.choices.iter().position(|choice| {
+            choice.axis == axis
+                && choice.composite.as_deref() == composite
+                && equal(&choice.inputs, inputs)
+                && equal(&choice.outputs, outputs)
+        });
         let choice = choice.ok_or_else(|| format!("operator \"{name}\" offers no such choice"))?;
         let reads = node.operands.iter().zip(inputs);
         let reads = reads

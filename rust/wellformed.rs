@@ -2,8 +2,9 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::graph::{Axis, Graph, InputKind, Operator, Output, OutputKind, Tensor};
+use crate::graph::{Axis, Choice, Graph, InputKind, Operator, Output, OutputKind, Tensor};
 use crate::placement::{Placement, Placements};
+use crate::program::Conversion;
 
 /// What is wrong with a graph, and where.
 #[derive(Debug, thiserror::Error)]
@@ -176,7 +177,10 @@ impl Graph {
             )));
         };
         let mut placements = first.inputs.iter().chain(&first.outputs).flatten();
-        if first.axis.is_some() || placements.any(|placement| *placement != Placement::Replicate) {
+        if first.axis.is_some()
+            || first.composite.is_some()
+            || placements.any(|placement| *placement != Placement::Replicate)
+        {
             return Err(GraphError(format!(
                 "operator \"{name}\": choice 0 is not the replicated one"
             )));
@@ -200,6 +204,31 @@ impl Graph {
                 return Err(GraphError(format!(
                     "{place}: axis is {axis}, but there are {axes} axes"
                 )));
+            }
+            self.validate_collectives(choice, &place)?;
+        }
+        Ok(())
+    }
+
+    fn validate_collectives(&self, choice: &Choice, place: &str) -> Result<(), GraphError> {
+        if choice.composite.is_none() && !choice.collectives.is_empty() {
+            return Err(GraphError(format!("{place}: it has collectives, but is no composite")));
+        }
+        for (index, collective) in choice.collectives.iter().enumerate() {
+            let place = format!("{place}, collective {index}");
+            let conversion = collective.conversion;
+            not_negative(collective.bytes, &format!("{place}: bytes"))?;
+            let fits = match (conversion, collective.axis) {
+                (Conversion::AllReduce, axis) => axis.is_none(),
+                (Conversion::AllGather, axis) => axis.is_none_or(|axis| axis < self.axes.len()),
+                (Conversion::ReduceScatter | Conversion::AllToAll, axis) => {
+                    axis.is_some_and(|axis| axis < self.axes.len())
+                }
+                _ => return Err(GraphError(format!("{place}: {conversion} moves nothing"))),
+            };
+            if !fits {
+                let axis = collective.axis.map_or("none".into(), |axis| axis.to_string());
+                return Err(GraphError(format!("{place}: {conversion} cannot have the axis {axis}")));
             }
         }
         Ok(())

@@ -24,13 +24,17 @@ class InputInstruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="compute"):
-    """An operator is applied to local pieces; ``axis`` is the one that the work is shared along, if any."""
+    """An operator is applied to local pieces; ``axis`` is the one that the work is shared along, if any.
+
+    ``composite`` names the composite instruction (:class:`hap.rules.choices.Choice`), where it is one.
+    """
 
     operator: str
     target: str
     inputs: tuple[tuple[str, Placements], ...]
     outputs: tuple[tuple[str, Placements], ...]
     axis: str | None
+    composite: str | None = None
 
 
 class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="convert"):

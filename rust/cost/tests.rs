@@ -196,7 +196,7 @@ fn all_costs(costs: &CostModel, graph: &Graph, device: usize) -> Vec<Affine> {
     let all = ["R", "P", "S0", "S1"].map(placements);
     for (from, to) in all.iter().flat_map(|from| all.iter().map(move |to| (from, to))) {
         for how in Conversion::between(from, to).map_or(&[][..], Conversion::implementations) {
-            found.push(costs.collective_affine(0, from, to, *how, device));
+            found.push(costs.transfer_affine(&Transfer::conversion(graph, 0, from, to, *how), device));
         }
     }
     found

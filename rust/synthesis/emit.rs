@@ -250,6 +250,7 @@ impl Emitter<'_> {
                 .zip(choice.outputs.iter().cloned())
                 .collect(),
             axis: choice.axis.map(|axis| self.graph.axes[axis].name.clone()),
+            composite: choice.composite.clone(),
         });
     }
 

@@ -29,6 +29,7 @@ impl<'a> PricedCosts<'a> {
         if !(0.0..=1.0).contains(&theta) {
             return Err(wrong("prices.theta", "a number from 0 to 1", format!("{theta}")));
         }
+        let communication = 1.0 - theta * overlap;
         // Most operators of a deep model cost the same as another one.
         let mut known: FxHashMap<Vec<u64>, usize> = FxHashMap::default();
         let mut compute: Vec<Vec<f64>> = Vec::with_capacity(graph.operators.len());
@@ -46,14 +47,14 @@ impl<'a> PricedCosts<'a> {
                     0.0 => 0.0,
                     weight => weight * model.compute(index, choice, device),
                 });
-                theta * seconds.sum::<f64>()
+                theta * seconds.sum::<f64>() + communication * model.inside(choice)
             };
             compute.push(operator.choices.iter().map(price).collect());
         }
         Ok(Self {
             model,
             compute,
-            communication: 1.0 - theta * overlap,
+            communication,
         })
     }
 }
@@ -88,6 +89,12 @@ fn signature(operator: &Operator, dtype: u64) -> Vec<u64> {
         words.push(choice.axis.map_or(0, |axis| 1 + axis as u64));
         let placements = choice.inputs.iter().chain(&choice.outputs).flatten();
         words.extend(placements.map(|it| u64::from(matches!(it, Placement::Shard(_)))));
+        words.push(choice.collectives.len() as u64);
+        for collective in &choice.collectives {
+            words.push(collective.conversion as u64);
+            words.push(collective.bytes.to_bits());
+            words.push(collective.axis.map_or(0, |axis| 1 + axis as u64));
+        }
     }
     words
 }

@@ -197,7 +197,12 @@ fn random_choice(random: &mut Random, graph: &Graph, operands: &[usize], results
     };
     let inputs: Vec<Placements> = operands.iter().map(&mut place).collect();
     let outputs: Vec<Placements> = results.iter().map(&mut place).collect();
-    Choice { inputs, outputs, axis }
+    Choice {
+        inputs,
+        outputs,
+        axis,
+        ..Choice::default()
+    }
 }
 
 /// A layout operator that reverses the axes, and the axes of its result; sometimes without a choice for some placement.
@@ -226,6 +231,7 @@ fn random_view(
                 inputs: vec![vec![from]],
                 outputs: vec![vec![to]],
                 axis,
+                ..Choice::default()
             }
         })
         .collect();

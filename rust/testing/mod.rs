@@ -7,7 +7,7 @@ mod text;
 use std::collections::BTreeMap;
 
 use crate::cluster::{Cluster, Device, Group, Link, Member};
-use crate::graph::{Axis, Choice, Graph, Input, InputKind, Operator, Output, OutputKind, Tensor};
+use crate::graph::{Axis, Choice, Collective, Graph, Input, InputKind, Operator, Output, OutputKind, Tensor};
 use crate::placement::{Placement, Placements};
 
 pub use lockstep::run;
@@ -72,7 +72,7 @@ impl GraphBuilder {
         let replicated = Choice {
             inputs: vec![vec![Placement::Replicate]; operands.len()],
             outputs: vec![vec![Placement::Replicate]],
-            axis: None,
+            ..Choice::default()
         };
         let tensors: Vec<usize> = operands.iter().copied().chain([result]).collect();
         let further = choices.iter().map(|text| self.choice(&tensors, operands.len(), text));
@@ -93,6 +93,24 @@ impl GraphBuilder {
             choices,
         });
         result
+    }
+
+    /// Adds a composite choice, named `composite`, with these collectives to an operator, by its result.
+    pub fn composite(&mut self, result: usize, text: &str, collectives: &[Collective]) {
+        let operator = self
+            .graph
+            .operators
+            .iter()
+            .position(|it| it.results == [result])
+            .expect("an operator");
+        let operands = &self.graph.operators[operator].operands;
+        let tensors: Vec<usize> = operands.iter().copied().chain([result]).collect();
+        let choice = Choice {
+            composite: Some("composite".into()),
+            collectives: collectives.to_vec(),
+            ..self.choice(&tensors, operands.len(), text)
+        };
+        self.graph.operators[operator].choices.push(choice);
     }
 
     /// [`Self::operator`] that only renames indices.
@@ -118,7 +136,12 @@ impl GraphBuilder {
                 Placement::Shard(occurrence) => Some(self.graph.tensors[*tensor].occurrences[occurrence as usize]),
                 _ => None,
             });
-        Choice { inputs, outputs, axis }
+        Choice {
+            inputs,
+            outputs,
+            axis,
+            ..Choice::default()
+        }
     }
 
     /// An output; for gradients and buffers `of` is the tensor of the parameter or buffer.

@@ -88,6 +88,7 @@ pub fn random_program(graph: &Graph, random: &mut Random) -> Program {
             inputs: named(&operator.operands, &choice.inputs),
             outputs: named(&operator.results, &choice.outputs),
             axis: choice.axis.map(|axis| graph.axes[axis].name.clone()),
+            composite: choice.composite.clone(),
         });
         for (tensor, placements) in operator.results.iter().zip(&choice.outputs) {
             writer.there[*tensor].push(placements.clone());

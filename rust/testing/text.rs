@@ -46,6 +46,7 @@ fn instruction(graph: &Graph, line: &str) -> Instruction {
                 inputs,
                 outputs,
                 axis,
+                composite: choice.and_then(|choice| choice.composite.clone()),
             }
         }
         ["convert", name, from, to, how @ ..] => {

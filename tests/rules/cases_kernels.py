@@ -96,17 +96,6 @@ def _(s: Sketch) -> None:
     s.call(aten.topk.default, s.tensor(*s.sizes(1), 4), 2, 1)
 
 
-@cases("_softmax _log_softmax", "S0 -> S0, S2 -> S2")
-def _(s: Sketch, target: Any) -> None:
-    s.call(target, s.tensor(*s.sizes(3)), 1, False)
-
-
-@cases("_softmax_backward_data _log_softmax_backward_data", "S0 S0 -> S0, P R -> P")
-def _(s: Sketch, target: Any) -> None:
-    a, d = s.sizes(2)
-    s.call(target, s.tensor(a, d), s.positive(a, d), 1, torch.float64)
-
-
 @case("aten._safe_softmax.default", "S0 -> S0")
 def _(s: Sketch) -> None:
     s.call(aten._safe_softmax.default, s.tensor(*s.sizes(2)), 1)

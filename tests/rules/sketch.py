@@ -99,7 +99,7 @@ class Case:
 
     Attributes:
         rule: the overload whose rule it proves.
-        expected: its choices as placements, ``S0 R -> S0``, for sizes of two and more.
+        expected: its choices as placements, ``S0 R -> S0``, and names of composites, for sizes of two and more.
         build: makes the graph.
     """
 
@@ -150,9 +150,9 @@ def _build(build: Callable[..., object], target: Any, arguments: tuple[Any, ...]
 
 
 def shown(choice: Choice) -> str:
-    """A choice as placements."""
+    """A choice as placements, and the name of the composite that it is: ``S1 -> S1 softmax``."""
     sides = [" ".join(str(placements[0]) for placements in side) for side in (choice.inputs, choice.outputs)]
-    return " -> ".join(sides).strip()
+    return " ".join([" -> ".join(sides).strip(), *([] if choice.composite is None else [choice.composite])])
 
 
 def beside_replicated(axes: AxisGraph, operator: int) -> frozenset[str]:

@@ -90,7 +90,7 @@ def test_operators_without_a_rule_are_replicated_with_a_warning(caplog: pytest.L
     assert (choice.inputs, choice.outputs) == ((REPLICATE,), (REPLICATE,))
     code = axes.local_code(0, choice, {axis.name: [1, 2] for axis in axes.axes}, 0)
     value = torch.eye(3, dtype=torch.float64)
-    assert torch.equal(run(code, [value])[0], value)
+    assert torch.equal(run([code], [[value]])[0][0], value)
 
 
 @pytest.mark.parametrize("case", ["mask", "roll"])

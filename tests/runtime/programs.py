@@ -132,6 +132,7 @@ def random_program(
                 tuple((graph.tensors[t].name, p) for t, p in needs),
                 tuple((graph.tensors[t].name, p) for t, p in gains),
                 None if choice.axis is None else axes.axes[choice.axis].name,
+                choice.composite,
             )
         )
         for tensor, placements in gains:

@@ -14,6 +14,7 @@ from hap.rules.axes import Factor, inner_products, leaves, unify
 from hap.rules.binding import Bound, Dims, bind
 from hap.rules.call import Call, Rule, bind_arguments
 from hap.rules.choices import Choice, operator_choices
+from hap.rules.composites import COMPOSITES
 from hap.rules.families import rule_of
 from hap.rules.local import LocalCode
 from hap.rules.localise import Occurrences, Site, local_code, local_shape
@@ -83,23 +84,21 @@ class AxisGraph:
     def local_code(self, operator: int, choice: Choice, splits: Splits, rank: int) -> LocalCode:
         """What a rank executes for an operator under one of its choices."""
         call, bound = self.calls[operator], self.bound[operator]
-        share, offset = 0, 0
-        if choice.axis is not None:
-            units = splits[self.axes[choice.axis].name]
-            share, offset = units[rank], sum(units[:rank])
+        units = [] if choice.axis is None else splits[self.axes[choice.axis].name]
         node = self.graph.operators[operator]
-        return local_code(
-            Site(
-                call=call,
-                bound=bound,
-                choice=choice,
-                leaf_sizes={} if bound is None else _leaf_sizes(bound),
-                operand_occurrences=tuple(self._sizes(t) for t in node.operands),
-                result_occurrences=tuple(None if t is None else self._sizes(t) for t in node.results),
-                share=share,
-                offset=offset,
-            )
+        site = Site(
+            call=call,
+            bound=bound,
+            choice=choice,
+            leaf_sizes={} if bound is None else _leaf_sizes(bound),
+            operand_occurrences=tuple(self._sizes(t) for t in node.operands),
+            result_occurrences=tuple(None if t is None else self._sizes(t) for t in node.results),
+            share=units[rank] if units else 0,
+            offset=sum(units[:rank]),
+            units=tuple(units),
+            rank=rank,
         )
+        return local_code(site) if choice.composite is None else COMPOSITES[choice.composite].code(site)
 
     def _sizes(self, tensor: int) -> Occurrences:
         return tuple((o.dim, self.axes[o.axis].size) for o in self.occurrences[tensor])
@@ -195,6 +194,7 @@ def _choices(
         [dims[t] for t in operands],
         [None if t is None else dims[t] for t in operator.results],
         numbers,
+        COMPOSITES,
     )
 
 

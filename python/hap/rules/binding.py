@@ -34,7 +34,8 @@ class Bound:
         marks: their marks.
         results: letters of each of :attr:`Operator.results`; ``None`` where it does not exist.
         reads: the operands that each result reads.
-        blocked: letters that nothing may be sharded along.
+        blocked: letters that nothing may be sharded along, but by the composites.
+        composites: letters, and the names of the composites that cross them.
         letters: the factors of each letter.
         sizes: the sizes of each letter.
         cut: whether some dimension could not be matched to its letters.
@@ -48,6 +49,7 @@ class Bound:
     results: tuple[Letters | None, ...]
     reads: tuple[frozenset[int], ...]
     blocked: frozenset[str]
+    composites: tuple[tuple[str, str], ...]
     letters: Mapping[str, Sequence[Factor]]
     sizes: Mapping[str, int]
     cut: bool
@@ -117,7 +119,8 @@ def bind(
         reads=tuple(
             every if p.reads is None else frozenset(back[place[i]] for i in p.reads if i in place) for p in line.outputs
         ),
-        blocked=_blocked(line, runs),
+        blocked=frozenset(letter for name in sorted(line.blocked) for letter in _letters(name, runs)),
+        composites=tuple((letter, name) for own, name in line.composite for letter in _letters(own, runs)),
         letters=factors,
         sizes=sizes,
         cut=cut,
@@ -198,11 +201,9 @@ def _expand(
     return Letters(tuple(groups))
 
 
-def _blocked(line: Line, runs: Mapping[str, int]) -> frozenset[str]:
-    names: set[str] = set()
-    for name in line.blocked:
-        names.update(f"{name}{i}" for i in range(runs[name])) if name in runs else names.add(name)
-    return frozenset(names)
+def _letters(name: str, runs: Mapping[str, int]) -> list[str]:
+    """The letters that a name in a line stands for."""
+    return [f"{name}{i}" for i in range(runs[name])] if name in runs else [name]
 
 
 def _letter_sizes(

@@ -4,12 +4,15 @@
   one that reads an operand with it but lacks it is partial; one that reads none is whole. Where a result is partial,
   the additive operands without the letter are partial too, or they would be counted once per device.
 * *Pass a partial* through one linear operand (and all additive ones), or through all additive ones together.
+* *Composite*: shard one leaf of a blocked letter, as a composite instruction of the line knows how
+  (:mod:`hap.rules.composites`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -18,8 +21,49 @@ from hap.placement import PARTIAL, REPLICATE, Partial, Placements, shard
 from hap.rules.axes import Factor, leaves
 from hap.rules.binding import Bound, Dims, Letters
 
+if TYPE_CHECKING:
+    from hap.rules.local import LocalCode
+    from hap.rules.localise import Site
+
 Leaf = tuple[str, int]
 """One leaf of a letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A collective inside a composite choice, as far as its cost depends on it.
+
+    Attributes:
+        conversion: ``all_to_all`` stands for shares that are passed on round all devices (a ring). Gathers are padded.
+        bytes: of the whole tensor; without an axis, of each device's.
+        axis: the axis that is gathered or passed on; ``None`` for an all-reduce, and for an all-gather of tensors of
+            equal size (:class:`hap.rules.local.Stack`).
+    """
+
+    conversion: Literal["all_reduce", "all_gather", "all_to_all"]
+    bytes: float
+    axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """A way to run an operator across a letter that its line blocks.
+
+    Placements follow from the line as if the letter were free, but for what stands here.
+
+    Attributes:
+        code: what a rank executes; also a rank with no share takes part in every collective inside.
+        collectives: what is sent inside, from the bound line and the axis that is sharded.
+        whole: results that lack the letter, and yet are whole on every rank, not partial.
+        outermost: whether only the outermost leaf of the letter may be sharded, so that a rank has one stretch of it.
+        together: letters that are sharded with it, where their leaves are of the same axis.
+    """
+
+    code: Callable[[Site], LocalCode]
+    collectives: Callable[[Bound, int], tuple[Inner, ...]] = lambda bound, axis: ()
+    whole: frozenset[int] = frozenset()
+    outermost: bool = False
+    together: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +75,16 @@ class Choice:
         outputs: placement gained of each result that exists.
         axis: the axis that the work is shared along; ``None`` where every device does the whole of it.
         letter: the letter of the rule and its leaf that runs along that axis.
+        composite: the name of the composite instruction that it is, if it is one.
+        collectives: the collectives inside, in order.
     """
 
     inputs: tuple[Placements, ...]
     outputs: tuple[Placements, ...]
     axis: int | None = None
     letter: Leaf | None = None
+    composite: str | None = None
+    collectives: tuple[Inner, ...] = ()
 
 
 def occurrence_map(dims: Dims, letters: Letters, factors: Mapping[str, Sequence[Factor]]) -> dict[Leaf, int]:
@@ -89,6 +137,7 @@ def operator_choices(
     operand_dims: Sequence[Dims],
     result_dims: Sequence[Dims | None],
     axes: Mapping[Factor, int],
+    composites: Mapping[str, Composite],
 ) -> tuple[Choice, ...]:
     """All choices of an operator; the first is the replicated one.
 
@@ -98,6 +147,7 @@ def operator_choices(
         operand_dims: their factors.
         result_dims: factors of each of :attr:`Operator.results`.
         axes: the number of each leaf's axis.
+        composites: the composite instructions that lines name.
     """
     results = [(i, tensor) for i, tensor in enumerate(bound.call.results) if tensor is not None]
     found = [Choice((REPLICATE,) * len(operands), (REPLICATE,) * len(results))]
@@ -115,9 +165,21 @@ def operator_choices(
         if letter in bound.blocked:
             continue
         for i, leaf in enumerate(leaves(bound.letters[letter])):
-            placed = _shard((letter, i), bound, operands, results, operand_maps, result_maps)
+            placed = _shard([(letter, i)], bound, operands, results, operand_maps, result_maps)
             if placed is not None:
                 found.append(Choice(*placed, axis=axes[leaf], letter=(letter, i)))
+    for letter, name in bound.composites:
+        composite = composites[name]
+        own = leaves(bound.letters[letter])
+        for i, leaf in enumerate(own[:1] if composite.outermost else own):
+            sharded = [(letter, i), *((other, i) for other in composite.together)]
+            if any(leaves(bound.letters[other]) != own for other, _ in sharded):
+                continue
+            placed = _shard(sharded, bound, operands, results, operand_maps, result_maps, composite.whole)
+            if placed is not None:
+                axis = axes[leaf]
+                inner = composite.collectives(bound, axis)
+                found.append(Choice(*placed, axis, (letter, i), name, inner))
     return tuple(found)
 
 
@@ -140,29 +202,39 @@ def _pass_partial(bound: Bound, operands: Sequence[Tensor], results: Sequence[tu
 
 
 def _shard(
-    leaf: Leaf,
+    sharded: Sequence[Leaf],
     bound: Bound,
     operands: Sequence[Tensor],
     results: Sequence[tuple[int, Tensor]],
     operand_maps: Sequence[Mapping[Leaf, int]],
     result_maps: Mapping[int, Mapping[Leaf, int]],
+    whole: frozenset[int] = frozenset(),
 ) -> tuple[tuple[Placements, ...], tuple[Placements, ...]] | None:
-    """Placements of operands and results that shard one leaf of a letter; ``None`` where that cannot be."""
-    holders = {t for t, letters in enumerate(bound.operands) if leaf[0] in letters}
-    if any(leaf not in operand_maps[t] for t in holders):
-        return None
-    inputs = [shard(operand_maps[t][leaf]) if t in holders else REPLICATE for t in range(len(operands))]
+    """Placements of operands and results that shard one leaf of a letter; ``None`` where that cannot be.
+
+    ``sharded`` may name leaves of further letters, for tensors that lack the ones before; ``whole``: results without
+    the letter that are whole, not partial.
+    """
+    held = [next((leaf for leaf in sharded if leaf[0] in letters), None) for letters in bound.operands]
+    holders = {t for t, leaf in enumerate(held) if leaf is not None}
+    inputs = [REPLICATE] * len(operands)
+    for t, leaf in enumerate(held):
+        if leaf is not None:
+            if leaf not in operand_maps[t]:
+                return None
+            inputs[t] = shard(operand_maps[t][leaf])
     outputs: list[Placements] = []
     for i, tensor in results:
         letters = bound.results[i]
         assert letters is not None
-        if leaf[0] in letters:
+        leaf = next((leaf for leaf in sharded if leaf[0] in letters), None)
+        if leaf is not None:
             if leaf not in result_maps[i]:
                 return None
             outputs.append(shard(result_maps[i][leaf]))
             continue
         read = holders & bound.reads[i]
-        if not read:
+        if not read or i in whole:
             outputs.append(REPLICATE)
         elif any(
             operands[t].dtype.is_floating_point and not keeps_sums(operands[t].dtype, tensor.dtype) for t in read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ from hap.placement import PARTIAL, REPLICATE, Placements, Shard
 from hap.rules.binding import Bound
 from hap.rules.call import Call, Shape
 from hap.rules.choices import Choice
-from hap.rules.local import LocalCall, LocalCode, Value, narrow_axis
+from hap.rules.local import LocalCode, Value, Writer, narrow_axis
 
 Occurrences = tuple[tuple[int, int], ...]
 """The flattened axes of a tensor: the dimension and the size of each."""
@@ -37,6 +37,7 @@ class Site:
         leaf_sizes: sizes of the leaves of each letter.
         operand_occurrences, result_occurrences: flattened axes; results only where they exist.
         share, offset: units of the choice's axis on this rank, and on the ranks before it.
+        units, rank: units of the choice's axis on every rank, and which rank this is.
     """
 
     call: Call
@@ -47,6 +48,8 @@ class Site:
     result_occurrences: tuple[Occurrences | None, ...]
     share: int
     offset: int
+    units: tuple[int, ...]
+    rank: int
     placements: tuple[Placements | None, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,22 +106,6 @@ class Site:
         return {"sizes": sizes, "starts": starts, "lengths": lengths}
 
 
-@dataclass(slots=True)
-class _Code:
-    """Local code while it is written."""
-
-    calls: list[LocalCall] = field(default_factory=list)
-    values: int = 0
-
-    def add(
-        self, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], count: int, sequence: bool
-    ) -> list[Value]:
-        made = [Value(self.values + i) for i in range(count)]
-        self.values += count
-        self.calls.append(LocalCall(target, tuple(args), kwargs, tuple(made), sequence))
-        return made
-
-
 def local_code(site: Site) -> LocalCode:
     """The calls that a rank makes for an operator.
 
@@ -127,7 +114,7 @@ def local_code(site: Site) -> LocalCode:
     operands, are computed on one unit of zeros, which adds nothing to them; where nothing linear is sharded (values
     that are put at sharded indices), what is linear is zeros as well.
     """
-    code = _Code(values=len(site.operand_occurrences))
+    code = Writer(len(site.operand_occurrences))
     operands = [Value(i) for i in range(len(site.operand_occurrences))]
     if site.choice.axis is None or site.share > 0 or not operands:
         values = _kernel(code, site, operands)
@@ -141,9 +128,7 @@ def local_code(site: Site) -> LocalCode:
     }
     made: list[Value] = []
     if computed:
-        unit = Site(
-            site.call, site.bound, site.choice, site.leaf_sizes, site.operand_occurrences, site.result_occurrences, 1, 0
-        )
+        unit = replace(site, share=1, offset=0)
         blank = {i for i in range(len(operands)) if isinstance(site.choice.inputs[i][0], Shard)}
         linear = {i for i, mark in enumerate(site.bound.marks) if mark == "~"}
         if not blank & linear and any(site.placements[i] == PARTIAL for i in computed):
@@ -160,12 +145,12 @@ def local_code(site: Site) -> LocalCode:
     return LocalCode(tuple(code.calls), tuple(results))
 
 
-def _zeros(code: _Code, like: Value, shape: Shape, dtype: torch.dtype | None) -> Value:
+def _zeros(code: Writer, like: Value, shape: Shape, dtype: torch.dtype | None) -> Value:
     kwargs: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     return code.add(torch.ops.aten.new_zeros.default, (like, list(shape)), kwargs, 1, False)[0]
 
 
-def _kernel(code: _Code, site: Site, operands: Sequence[Value]) -> list[Value]:
+def _kernel(code: Writer, site: Site, operands: Sequence[Value]) -> list[Value]:
     """Calls the operator on local operands; one value for each of its results."""
     call = site.call
     operator = call.operator
@@ -193,7 +178,7 @@ def _local_sizes(site: Site, value: Any, groups: tuple[tuple[str, ...], ...] | N
     return sizes if isinstance(value, (list, tuple)) else prod(sizes)
 
 
-def _narrowed(code: _Code, site: Site) -> list[Value]:
+def _narrowed(code: Writer, site: Site) -> list[Value]:
     """A generator made whole, then narrowed: its values depend on their position."""
     operator = site.call.operator
     assert len(operator.results) == 1, f"{operator.target} makes more than one tensor"

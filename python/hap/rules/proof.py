@@ -153,10 +153,8 @@ def mismatch(
         for t, v, p in zip(node.operands, operands, choice.inputs, strict=True)
     ]
     tolerance = max(TOLERANCE.get(value.dtype, 0.0) for value in (*operands, *expected))
-    made = []
-    for rank in range(devices):
-        code = axes.local_code(operator, choice, splits, rank)
-        made.append(run(code, [parts[rank] for parts in local]))
+    codes = [axes.local_code(operator, choice, splits, rank) for rank in range(devices)]
+    made = run(codes, [[parts[rank] for parts in local] for rank in range(devices)])
     tensors = [t for t in node.results if t is not None]
     for index, (tensor, placements, whole) in enumerate(zip(tensors, choice.outputs, expected, strict=True)):
         for rank in range(devices):

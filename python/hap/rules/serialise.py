@@ -65,11 +65,17 @@ def _operator(axes: AxisGraph, index: int) -> dict[str, Any]:
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
-    return {
+    written: dict[str, Any] = {
         "inputs": [_placements(p) for p in choice.inputs],
         "outputs": [_placements(p) for p in choice.outputs],
         "axis": choice.axis,
     }
+    if choice.composite is not None:
+        written["composite"] = choice.composite
+        written["collectives"] = [
+            {"conversion": inner.conversion, "bytes": inner.bytes, "axis": inner.axis} for inner in choice.collectives
+        ]
+    return written
 
 
 def _placements(placements: Placements) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -98,9 +98,13 @@ class Reduces:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """A buffer that becomes the sum of all ranks' in place. Answered by nothing."""
+    """A buffer that becomes the sum (or the largest, element by element) of all ranks' in place.
+
+    Answered by nothing.
+    """
 
     buffer: torch.Tensor
+    op: Literal["sum", "max"] = "sum"
 
 
 Request: TypeAlias = AllGather | ReduceScatter | AllToAll | Broadcasts | Reduces | AllReduce
@@ -284,17 +288,45 @@ def all_to_all(
     return group.run(f'all_to_all of "{name}"', steps)
 
 
-def all_reduce_steps(tensor: torch.Tensor, *, rank: int) -> Steps:
+def all_reduce_steps(tensor: torch.Tensor, *, op: Literal["sum", "max"] = "sum", rank: int) -> Steps:
     """See :func:`all_reduce`."""
     total = tensor.clone(memory_format=torch.contiguous_format)
     if total.numel():
-        yield AllReduce(total)
+        yield AllReduce(total, op)
     return total
 
 
-def all_reduce(tensor: torch.Tensor, *, name: str, group: Ranks) -> torch.Tensor:
-    """``Partial`` to ``Replicate``: every rank gets the sum over the ranks."""
-    return group.run(f'all_reduce of "{name}"', all_reduce_steps(tensor, rank=group.rank))
+def all_reduce(tensor: torch.Tensor, *, name: str, group: Ranks, op: Literal["sum", "max"] = "sum") -> torch.Tensor:
+    """``Partial`` to ``Replicate``: every rank gets the sum over the ranks, or the largest, element by element."""
+    return group.run(f'all_reduce of "{name}"', all_reduce_steps(tensor, op=op, rank=group.rank))
+
+
+def stack_steps(tensor: torch.Tensor, *, ranks: int, rank: int) -> Steps:
+    """See :func:`stack`."""
+    rows = (ranks, *tensor.shape)
+    if tensor.numel() == 0:
+        return tensor.new_empty(rows)
+    gathered = yield AllGather(tensor.contiguous().reshape(-1))
+    return gathered.reshape(rows)  # type: ignore[no-any-return]
+
+
+def stack(tensor: torch.Tensor, *, name: str, ranks: int, group: Ranks) -> torch.Tensor:
+    """Every rank gets the tensors of all ``ranks`` ranks, which have equal shapes, as rows ``[ranks, ...]``."""
+    return group.run(f'stack in "{name}"', stack_steps(tensor, ranks=ranks, rank=group.rank))
+
+
+def shift_steps(tensor: torch.Tensor, *, shape: Sequence[int], ranks: int, rank: int) -> Steps:
+    """See :func:`shift`."""
+    send, receive = [0] * ranks, [0] * ranks
+    send[(rank + 1) % ranks] = tensor.numel()
+    receive[(rank - 1) % ranks] = math.prod(shape)
+    received = yield AllToAll(tensor.contiguous().reshape(-1), tuple(send), tuple(receive))
+    return received.reshape(tuple(shape))  # type: ignore[no-any-return]
+
+
+def shift(tensor: torch.Tensor, *, name: str, shape: Sequence[int], ranks: int, group: Ranks) -> torch.Tensor:
+    """Every rank gets the tensor of the rank before it, which has this ``shape``; the first gets the last one's."""
+    return group.run(f'shift in "{name}"', shift_steps(tensor, shape=shape, ranks=ranks, rank=group.rank))
 
 
 def slice_share(tensor: torch.Tensor, *, shape: Sequence[int], along: Along, rank: int) -> torch.Tensor:
@@ -325,6 +357,8 @@ STEPS: dict[Callable[..., Any], Callable[..., Steps]] = {
     reduce_scatter: reduce_scatter_steps,
     all_to_all: all_to_all_steps,
     all_reduce: all_reduce_steps,
+    stack: stack_steps,
+    shift: shift_steps,
 }
 """The collectives among the functions that lowered graphs call, with their steps.
 

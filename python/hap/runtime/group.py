@@ -93,8 +93,9 @@ class Group:
                     dist.reduce(_summable(buffer), group_dst=destination, group=group, async_op=True)
                     for destination, buffer in buffers
                 ]
-            case AllReduce(buffer):
-                works = [dist.all_reduce(_summable(buffer), group=group, async_op=True)]
+            case AllReduce(buffer, op):
+                reduction = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
+                works = [dist.all_reduce(_summable(buffer), op=reduction, group=group, async_op=True)]
         for work in works:
             if work is not None:
                 work.wait()

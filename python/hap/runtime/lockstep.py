@@ -113,7 +113,9 @@ def exchange(requests: Sequence[Request]) -> list[Any]:
             return [torch.cat(pieces) for pieces in received]
         case AllReduce():
             buffers = [r.buffer for r in requests if isinstance(r, AllReduce)]
-            total = _sum(buffers)
+            ops = {r.op for r in requests if isinstance(r, AllReduce)}
+            assert len(ops) == 1, f"ranks reduce differently: {sorted(ops)}"
+            total = _sum(buffers) if ops == {"sum"} else torch.stack(buffers).amax(0)
             for buffer in buffers:
                 buffer.copy_(total)
         case Broadcasts():

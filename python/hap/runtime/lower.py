@@ -18,7 +18,7 @@ from torch.fx.graph import _BoxedCodeGen
 
 from hap.placement import Shard, parse
 from hap.program import Convert, Placements, Program, Splits
-from hap.rules.local import Value, replace_values
+from hap.rules.local import AllGather, AllReduce, Collective, Shift, Stack, Value, replace_values
 from hap.runtime import collectives
 from hap.runtime.collectives import Along
 from hap.runtime.placing import along
@@ -201,7 +201,10 @@ class _Emitter:
         for call in code.calls:
             args = self.on_device(replace_values(call.args, made))
             kwargs = self.on_device(replace_values(call.kwargs, made))
-            if call.sequence:
+            if isinstance(call.target, Collective):
+                (value,) = call.results
+                made[value] = self.inside(call.target, args[0], tensors[step.gains[0][0]].name)
+            elif call.sequence:
                 every = self.graph.create_node("call_function", call.target, args, kwargs)
                 for position, value in enumerate(call.results):
                     name = names.get(value)
@@ -211,6 +214,31 @@ class _Emitter:
                 made[value] = self.graph.create_node("call_function", call.target, args, kwargs, name=names.get(value))
         for value, prop in zip(code.results, step.gains, strict=True):
             self.values.setdefault(prop, made[value])
+
+    def inside(self, collective: Collective, value: fx.Node, name: str) -> fx.Node:
+        """Write a collective inside a composite operator; ``name`` is that of the operator's first result."""
+        ranks = self.rewrite.size
+        if ranks == 1:
+            if isinstance(collective, Stack):
+                return self.graph.create_node("call_function", torch.unsqueeze, (value, 0))
+            return value
+
+        def call(function: Any, **kwargs: Any) -> fx.Node:
+            shared = {"name": name, "group": self.group}
+            return self.graph.create_node("call_function", function, (value,), kwargs | shared)
+
+        match collective:
+            case AllReduce(op):
+                return call(collectives.all_reduce, op=op)
+            case Stack():
+                return call(collectives.stack, ranks=ranks)
+            case AllGather(shape, dim, lengths):
+                along = Along(shape, dim, lengths)
+                return call(collectives.all_gather, shape=shape, along=along, implementation="padded")
+            case Shift(shape):
+                return call(collectives.shift, shape=shape, ranks=ranks)
+            case _:
+                raise AssertionError(f"no such collective: {collective}")
 
     def on_device(self, argument: Any) -> Any:
         """An argument with this rank's device in the place of the traced one."""

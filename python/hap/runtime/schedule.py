@@ -183,11 +183,12 @@ class _Names:
         outputs = tuple(placements for _, placements in instruction.outputs)
         for choice in self.axes.choices[operator]:
             axis = None if choice.axis is None else self.axes.axes[choice.axis].name
-            if axis == instruction.axis and texts(choice.inputs) == inputs and texts(choice.outputs) == outputs:
+            found = (axis, choice.composite, texts(choice.inputs), texts(choice.outputs))
+            if found == (instruction.axis, instruction.composite, inputs, outputs):
                 return choice
         raise LoweringError(
             f'{where} applies "{instruction.operator}" ({instruction.target}) as {inputs} -> {outputs} along '
-            f"{instruction.axis}, which is none of its choices"
+            f"{instruction.axis} (composite: {instruction.composite}), which is none of its choices"
         )
 
 

@@ -14,12 +14,9 @@ def _runs(call: Call) -> dict[str, int]:
 
 
 RULES: Table = {
-    "aten.native_layer_norm.default": Rule(
-        "*a *d!, *d!, *d! -> *a *d!, *a *u!{0}, *a *u!{0} composite d=layer_norm", runs=_runs
-    ),
+    "aten.native_layer_norm.default": Rule("*a *d!, *d!, *d! -> *a *d!, *a *u!{0}, *a *u!{0}", runs=_runs),
     "aten.native_layer_norm_backward.default": Rule(
-        "~*a *d!, *a *d!, *a *u!, *a *u!, *d!, *d! -> *a *d!{0 1 2 3 4}, *d!{0 1 2 3}, *d!{0}"
-        " composite d=layer_norm_backward",
+        "~*a *d!, *a *d!, *a *u!, *a *u!, *d!, *d! -> *a *d!{0 1 2 3 4}, *d!{0 1 2 3}, *d!{0}",
         runs=_runs,
     ),
     "aten.native_group_norm.default": Rule("n c! *x!, c!, c! -> n c! *x!, n g!{0}, n g!{0} size N=n"),
