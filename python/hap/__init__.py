@@ -4,6 +4,7 @@ from hap import errors
 from hap.cluster import Cluster, Device, Link
 from hap.planning.api import plan
 from hap.planning.plan import Plan
+from hap.rules.register import register_rule, unregister_rule
 from hap.runtime.check import CheckResult, check
 from hap.runtime.module import parallelize
 from hap.runtime.sampler import DistributedSampler
@@ -22,5 +23,7 @@ __all__ = [
     "errors",
     "parallelize",
     "plan",
+    "register_rule",
     "trace",
+    "unregister_rule",
 ]

@@ -13,6 +13,10 @@ class ClusterError(HapError):
     """A cluster, device, link or cluster file is not valid."""
 
 
+class RuleError(HapError):
+    """A rule for an operator does not follow the notation, does not fit its operator, or is wrong."""
+
+
 class PlanError(HapError):
     """A plan cannot be made, loaded, or used for this module, these inputs or this world."""
 

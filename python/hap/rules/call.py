@@ -194,6 +194,7 @@ class Rule:
         whole: a generator whose values depend on their position: made whole, then narrowed.
         lower: another callable, or other arguments, for one rank.
         touched: bytes touched of each operand and of each result, where that is less than all of them.
+        flops: floating-point operations of a call, as PyTorch's formulas take it; default: PyTorch's own.
     """
 
     line: str | Callable[..., Any]
@@ -203,6 +204,7 @@ class Rule:
     whole: bool = False
     lower: Callable[[Call, Local], Lowered] | None = None
     touched: Callable[[Call], tuple[list[float], list[float]]] | None = None
+    flops: Callable[..., float] | None = None
 
 
 def nothing_touched(call: Call) -> tuple[list[float], list[float]]:

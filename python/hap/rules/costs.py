@@ -10,10 +10,14 @@ from torch.utils.flop_counter import flop_registry
 
 from hap.graph import Graph, Ref
 from hap.rules.call import Call, Rule
+from hap.rules.families import rule_of
 
 
 def formula(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """PyTorch's FLOP formula of an operator (:mod:`torch.utils.flop_counter`), where there is one."""
+    """The FLOP formula of an operator: its rule's, or PyTorch's (:mod:`torch.utils.flop_counter`), if there is one."""
+    rule = rule_of(target)
+    if rule is not None and rule.flops is not None:
+        return rule.flops
     found = flop_registry.get(target.overloadpacket) or flop_registry.get(target)
     return found if callable(found) else None
 

@@ -6,12 +6,12 @@ Run by the tests on every rule, and by :func:`hap.register_rule` on a user's rul
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from hap.graph import Graph, Ref
+from hap.graph import Graph, Input, Operator, Ref, Tensor
 from hap.placement import Partial, Placements, Replicate, Shard
 from hap.rules.annotate import AxisGraph
 from hap.rules.choices import Choice
@@ -26,6 +26,37 @@ TOLERANCE = {
     torch.float16: 5e-3,
 }
 """Largest error allowed, relative to the largest value (at least 1) of the whole result; 0 for other types."""
+
+
+def single(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Graph, list[torch.Tensor]]:
+    """A graph of one call, and the values of its operands; tensors may stand in lists."""
+    graph = Graph()
+    values: list[torch.Tensor] = []
+
+    def hold(argument: Any) -> Any:
+        if isinstance(argument, torch.Tensor):
+            values.append(argument)
+            return _hold(graph, argument, f"x{len(values)}", inputs=True)
+        if isinstance(argument, (list, tuple)):
+            return [hold(item) for item in argument]
+        return argument
+
+    held = tuple(hold(value) for value in args), {name: hold(value) for name, value in kwargs.items()}
+    made = target(*args, **kwargs)
+    results = [
+        None if value is None else _hold(graph, value, f"y{i}", inputs=False).tensor
+        for i, value in enumerate(made if isinstance(made, (list, tuple)) else [made])
+    ]
+    graph.operators.append(Operator("op", target, *held, tuple(results)))
+    return graph, values
+
+
+def _hold(graph: Graph, value: torch.Tensor, name: str, inputs: bool) -> Ref:
+    graph.tensors.append(Tensor(name, tuple(value.shape), value.dtype))
+    ref = Ref(len(graph.tensors) - 1)
+    if inputs:
+        graph.inputs.append(Input("input", name, ref.tensor))
+    return ref
 
 
 def random_split(size: int, devices: int, rng: random.Random) -> list[int]:
