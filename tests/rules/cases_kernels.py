@@ -1,4 +1,4 @@
-"""Cases of reductions, contractions, convolutions, pooling, normalisation, attention and random numbers."""
+"""Cases of reductions, contractions, convolutions, pooling, normalisation and random numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hap.graph import Ref
+from tests.rules.cases_attention import state
 from tests.rules.sketch import Sketch, add, case, cases
 
 aten, own = torch.ops.aten, torch.ops.hap
@@ -303,73 +303,10 @@ def _(s: Sketch) -> None:
     s.call(aten.native_group_norm.default, s.tensor(n, 4, 3), s.tensor(4), s.tensor(4), n, 4, 3, 2, 1e-5)
 
 
-# ---- attention and random numbers
-
-
-def _state(s: Sketch) -> Ref:
-    return s.constant(torch.tensor([s.rng.randrange(100), 3]))
-
-
-def _attention(
-    s: Sketch, mask: str = "", p: float = 0.0, causal: bool = False, repeat: int = 1, backward: bool = False
-) -> None:
-    """``mask``: its dimensions among b, h, s, t, with ``_`` for those of size one."""
-    b, g, q, t, e = s.sizes(5)
-    if causal:
-        t = q
-    size = {"b": b, "h": g * repeat, "s": q, "t": t, "_": 1}
-    query, key, value = s.product((b,), (g, repeat), (q,), (e,)), s.tensor(b, g, t, e), s.tensor(b, g, t, e)
-    bias = s.tensor(*(size[d] for d in mask)) if mask else None
-    state = _state(s) if p else None
-    out, lse = s.call(own.sdpa.default, query, key, value, bias, state, p, causal, 0.5, repeat > 1, 7)
-    if backward:
-        grad = s.product((b,), (g, repeat), (q,), (e,))
-        s.call(
-            own.sdpa_backward.default, grad, query, key, value, out, lse, bias, state, p, causal, 0.5, repeat > 1, 7,
-            backward and bool(mask),
-        )  # fmt: skip
-
-
-add(
-    "hap.sdpa.default", "S0 S0 S0 -> S0 S0, S1 S1 S1 -> S1 S1, S2 R R -> S2 S2, R R P -> P R",
-    lambda s: _attention(s),
-)  # fmt: skip
-add("hap.sdpa.default", "S0 S0 S0 -> S0 S0, S1 S1 S1 -> S1 S1, R R P -> P R", lambda s: _attention(s, causal=True))
-add(
-    "hap.sdpa.default",
-    "S0 S0 S0 S0 -> S0 S0, S1 S1 S1 R -> S1 S1, S2 R R S1 -> S2 S2, R R P R -> P R",
-    lambda s: _attention(s, mask="b_st"),
-)
-add(
-    "hap.sdpa.default",
-    "S0 S0 S0 R -> S0 S0, S1 S1 S1 R -> S1 S1, S2 R R R -> S2 S2, R R P R -> P R",
-    lambda s: _attention(s, p=0.4),
-)
-add(
-    # grouped queries: heads of keys, and the queries to each
-    "hap.sdpa.default",
-    "S0 S0 S0 S0 R -> S0 S0, S1 S1 S1 R R -> S1 S1, S2 R R R R -> S2 S2, S3 R R S1 R -> S3 S3, R R P R R -> P R",
-    lambda s: _attention(s, mask="b_st", p=0.4, repeat=2),
-)
-add(
-    "hap.sdpa_backward.default",
-    "S0 S0 S0 S0 S0 S0 -> S0 S0 S0, S1 S1 S1 S1 S1 S1 -> S1 S1 S1, S2 S2 R R S2 S2 -> S2 P P, P R R R R R -> P P P",
-    lambda s: _attention(s, backward=True),
-)
-add(
-    "hap.sdpa_backward.default",
-    "S0 S0 S0 S0 S0 S0 -> S0 S0 S0, S1 S1 S1 S1 S1 S1 -> S1 S1 S1, P R R R R R -> P P P",
-    lambda s: _attention(s, causal=True, backward=True),
-)
-add(
-    "hap.sdpa_backward.default",
-    "S0 S0 S0 S0 S0 S0 S0 R -> S0 S0 S0 S0, S1 S1 S1 S1 S1 S1 R R -> S1 S1 S1 P,"
-    "S2 S2 R R S2 S2 R R -> S2 P P P, S3 S3 R R S3 S3 S1 R -> S3 P P S1, P R R R R R R R -> P P P P",
-    lambda s: _attention(s, mask="b_st", p=0.4, repeat=2, backward=True),
-)
+# ---- random numbers
 
 
 @case("hap.dropout.default", "S0 R -> S0, S1 R -> S1, S2 R -> S2, P R -> P")
 def _(s: Sketch) -> None:
     a, b, c = s.sizes(3)
-    s.call(own.dropout.default, s.product((a,), (b, c)), _state(s), 0.4, 5)
+    s.call(own.dropout.default, s.product((a,), (b, c)), state(s), 0.4, 5)

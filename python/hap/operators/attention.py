@@ -2,7 +2,13 @@
 
 Formulas: softmax(q k^T * scale + mask) v, with the log-sum-exp of the scores kept for the backward (Dao et al. 2022).
 Contract: ``out`` lies in memory in the order of q, ``lse`` is contiguous, and each gradient lies in the order of its
-tensor, whatever kernel ran; so views behind them hold.
+tensor, whatever kernel ran; so views behind them hold. A query without a visible key attends to nothing: its output is
+zero, its ``lse`` minus infinity. ``out`` has the batch dimensions that those of q, k and v broadcast to, ``lse`` those
+of q and k.
+
+A causal mask lets a query see the keys up to its own position. Where a rank holds a share of the sequence, ``queries``
+and ``keys`` (:data:`hap.operators.stretch.Stretch`; empty: all of it) say where its own stand, and the window
+(:mod:`hap.operators.random`) which part of the scores its dropout masks.
 """
 
 # torch.ops is untyped.
@@ -20,8 +26,10 @@ from torch.utils.flop_counter import register_flop_formula
 
 from hap.operators.library import define, library
 from hap.operators.random import WINDOW, keep_mask
+from hap.operators.stretch import Stretch, positions
 
 aten = torch.ops.aten
+_WHERE = f"{WINDOW}, int[] queries=[], int[] keys=[]"
 _HALF = (torch.bfloat16, torch.float16)
 
 
@@ -39,11 +47,11 @@ def _in_order_of(model: Tensor, x: Tensor) -> Tensor:
     return x.permute(order).contiguous().permute(inverse)
 
 
-def _repeated(x: Tensor, heads: int, gqa: bool) -> Tensor:
+def _repeated(x: Tensor, q: Tensor, gqa: bool) -> Tensor:
     """Keys or values with each head repeated for the group of queries that shares it."""
-    if not gqa or x.shape[-3] == heads:
+    if not gqa or x.shape[-3] == q.shape[-3]:
         return x
-    return x.repeat_interleave(heads // x.shape[-3], -3)
+    return x.repeat_interleave(q.shape[-3] // x.shape[-3], -3)
 
 
 def _summed(grad: Tensor, heads: int) -> Tensor:
@@ -51,6 +59,21 @@ def _summed(grad: Tensor, heads: int) -> Tensor:
     if grad.shape[-3] == heads:
         return grad
     return grad.unflatten(-3, (heads, grad.shape[-3] // heads)).sum(-3)
+
+
+def _masks(
+    q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, queries: Stretch, keys: Stretch
+) -> tuple[Tensor | None, bool]:
+    """The mask for the kernels, and whether their own causal mask stands beside it: only alone, on equal parts."""
+    if not causal or (mask is None and list(queries) == list(keys)):
+        return mask, causal
+    rows, columns = (
+        positions(at or (1, size, 1, 0, size), q.device) for at, size in ((queries, q.shape[-2]), (keys, k.shape[-2]))
+    )
+    visible = rows.unsqueeze(-1) >= columns
+    if mask is None or mask.dtype == torch.bool:
+        return visible if mask is None else mask & visible, False
+    return mask.masked_fill(visible.logical_not(), -math.inf), False
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
@@ -73,12 +96,16 @@ def _flash_fits(q: Tensor, k: Tensor, v: Tensor, p: float) -> bool:
     return (
         q.device.type == "cpu"
         and p == 0
-        and q.dim() == 4
+        and q.dim() == k.dim() == v.dim() == 4
         and q.shape[-1] == v.shape[-1]
         and q.numel() > 0
         and k.numel() > 0
-        and q.shape[:2] == k.shape[:2]
+        and q.shape[:2] == _batch(q, k, v)
     )
+
+
+def _batch(q: Tensor, k: Tensor, v: Tensor) -> torch.Size:
+    return torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
 
 
 def _flash_mask(q: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -103,19 +130,26 @@ def _sdpa(
     sizes: Sequence[int] = (),
     starts: Sequence[int] = (),
     lengths: Sequence[int] = (),
+    queries: Stretch = (),
+    keys: Stretch = (),
 ) -> tuple[Tensor, Tensor]:
-    keys, values = _repeated(k, q.shape[-3], gqa), _repeated(v, q.shape[-3], gqa)
-    if _flash_fits(q, keys, values, p):
+    mask, causal = _masks(q, k, mask, causal, queries, keys)
+    repeated_k, repeated_v = _repeated(k, q, gqa), _repeated(v, q, gqa)
+    if _flash_fits(q, repeated_k, repeated_v, p):
+        repeated_k, repeated_v = (x.expand(*q.shape[:2], *x.shape[2:]) for x in (repeated_k, repeated_v))
+        flash_mask = _flash_mask(q, mask)
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
-            q, keys, values, 0.0, causal, attn_mask=_flash_mask(q, mask), scale=scale
+            q, repeated_k, repeated_v, 0.0, causal, attn_mask=flash_mask, scale=scale
         )
+        if flash_mask is not None:  # the kernel says zero where there is no visible key
+            lse = lse.masked_fill((flash_mask == -math.inf).all(-1), -math.inf)
         return _in_order_of(q, out), lse.contiguous()
-    scores = _scores(q, keys, mask, causal, scale).to(_accumulation_dtype(q.dtype))
+    scores = _scores(q, repeated_k, mask, causal, scale).to(_accumulation_dtype(q.dtype))
     lse = scores.logsumexp(-1)
     weights = _weights(scores, lse)
     if p:
         weights = weights * keep_mask(weights.shape, rng, p, index, weights, sizes, starts, lengths)
-    return _in_order_of(q, weights.to(v.dtype) @ values), lse.contiguous()
+    return _in_order_of(q, weights.to(v.dtype) @ repeated_v), lse.contiguous()
 
 
 def _sdpa_backward(
@@ -136,18 +170,24 @@ def _sdpa_backward(
     sizes: Sequence[int] = (),
     starts: Sequence[int] = (),
     lengths: Sequence[int] = (),
+    queries: Stretch = (),
+    keys: Stretch = (),
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    keys, values = _repeated(k, q.shape[-3], gqa), _repeated(v, q.shape[-3], gqa)
+    mask_shape, mask_dtype = (None, None) if mask is None else (mask.shape, mask.dtype)
+    mask, causal = _masks(q, k, mask, causal, queries, keys)
+    repeated_k, repeated_v = _repeated(k, q, gqa), _repeated(v, q, gqa)
     grad_mask = None
-    if _flash_fits(q, keys, values, p) and not mask_grad:
+    if _flash_fits(q, repeated_k, repeated_v, p) and not mask_grad:
+        repeated_k, repeated_v = (x.expand(*q.shape[:2], *x.shape[2:]) for x in (repeated_k, repeated_v))
         grad_q, grad_k, grad_v = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, keys, values, out, lse, 0.0, causal, attn_mask=_flash_mask(q, mask), scale=scale
-        )
+            grad, q, repeated_k, repeated_v, out, lse.masked_fill(lse == -math.inf, 0), 0.0, causal,
+            attn_mask=_flash_mask(q, mask), scale=scale,
+        )  # fmt: skip
     else:
         dtype = _accumulation_dtype(q.dtype)
-        queries, keys, values, grad, out = (x.to(dtype) for x in (q, keys, values, grad, out))
-        weights = _weights(_scores(queries, keys, mask, causal, scale), lse)
-        grad_weights = grad @ values.mT
+        wide_q, wide_k, wide_v, grad, out = (x.to(dtype) for x in (q, repeated_k, repeated_v, grad, out))
+        weights = _weights(_scores(wide_q, wide_k, mask, causal, scale), lse)
+        grad_weights = grad @ wide_v.mT
         dropped = weights
         if p:
             kept = keep_mask(weights.shape, rng, p, index, weights, sizes, starts, lengths)
@@ -155,10 +195,10 @@ def _sdpa_backward(
         grad_v = dropped.mT @ grad
         # The sum over keys of weights * grad_weights equals that of grad * out over the features.
         grad_scores = weights * (grad_weights - (grad * out).sum(-1, keepdim=True))
-        grad_q, grad_k = grad_scores @ keys * scale, grad_scores.mT @ queries * scale
+        grad_q, grad_k = grad_scores @ wide_k * scale, grad_scores.mT @ wide_q * scale
         if mask_grad:
-            assert mask is not None
-            grad_mask = grad_scores.sum_to_size(mask.shape).to(mask.dtype).contiguous()
+            assert mask_shape is not None
+            grad_mask = grad_scores.sum_to_size(mask_shape).to(mask_dtype).contiguous()
     if gqa:
         grad_k, grad_v = _summed(grad_k, k.shape[-3]), _summed(grad_v, v.shape[-3])
     grads = (g.sum_to_size(x.shape).to(x.dtype) for g, x in ((grad_q, q), (grad_k, k), (grad_v, v)))
@@ -169,9 +209,11 @@ def _sdpa_fake(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rng: Tensor | None, p: float, causal: bool, scale: float,
     gqa: bool, *_: Any
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    batch = tuple(q.shape[:-2]) if gqa else torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
-    out = _in_order_of(q, q.new_empty((*batch, q.shape[-2], v.shape[-1])))
-    return out, q.new_empty((*batch, q.shape[-2]), dtype=_accumulation_dtype(q.dtype))
+    # Grouped heads broadcast to those of the queries.
+    batches = [x.shape[:-3] + q.shape[-3:-2] if gqa else x.shape[:-2] for x in (q, k, v)]
+    out = _in_order_of(q, q.new_empty((*torch.broadcast_shapes(*batches), q.shape[-2], v.shape[-1])))
+    scores = torch.broadcast_shapes(*batches[:2])
+    return out, q.new_empty((*scores, q.shape[-2]), dtype=_accumulation_dtype(q.dtype))
 
 
 def _sdpa_backward_fake(
@@ -192,21 +234,21 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
 
 def _backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Any, ...]:
     if grad is None:
-        return (None,) * 13
+        return (None,) * 15
     mask_grad = ctx.needs_input_grad[3]
     grads = torch.ops.hap.sdpa_backward(grad, *ctx.saved_tensors, *ctx.attributes, mask_grad, *ctx.window)
-    return *grads, *(None,) * 9
+    return *grads, *(None,) * 11
 
 
 define(
     "sdpa(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? rng, float p, bool causal, float scale, bool gqa, "
-    f"int index, {WINDOW}) -> (Tensor, Tensor)",
+    f"int index, {_WHERE}) -> (Tensor, Tensor)",
     _sdpa,
     _sdpa_fake,
 )
 define(
     "sdpa_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? mask, Tensor? rng, "
-    f"float p, bool causal, float scale, bool gqa, int index, bool mask_grad, {WINDOW}) "
+    f"float p, bool causal, float scale, bool gqa, int index, bool mask_grad, {_WHERE}) "
     "-> (Tensor, Tensor, Tensor, Tensor?)",
     _sdpa_backward,
     _sdpa_backward_fake,
@@ -214,19 +256,19 @@ define(
 torch.library.register_autograd("hap::sdpa", _backward, setup_context=_setup, lib=library)
 
 
-def _flops(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> int:
-    """Two multiplications of matrices; a causal mask is not taken off, as in ``torch.utils.flop_counter``."""
-    return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+def _flops(q: Sequence[int], k: Sequence[int], out: Sequence[int], products: int, products_of_values: int) -> int:
+    """Multiplications of matrices; a causal mask is not taken off, as in ``torch.utils.flop_counter``."""
+    return 2 * math.prod(out[:-1]) * k[-2] * (products * q[-1] + products_of_values * out[-1])
 
 
 @register_flop_formula(torch.ops.hap.sdpa)
-def _sdpa_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return _flops(q, k, v)
+def _sdpa_flops(q: Sequence[int], k: Sequence[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return _flops(q, k, out_shape[0], 1, 1)
 
 
 # The scores once more, the gradients of weights and values, of queries and keys: five multiplications for two.
 @register_flop_formula(torch.ops.hap.sdpa_backward)
 def _sdpa_backward_flops(
-    grad: Sequence[int], q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, out_shape: Any = None, **__: Any
+    grad: Sequence[int], q: Sequence[int], k: Sequence[int], *_: Any, out_shape: Any = None, **__: Any
 ) -> int:
-    return 2 * math.prod(q[:-1]) * k[-2] * (3 * q[-1] + 2 * v[-1])
+    return _flops(q, k, grad, 3, 2)

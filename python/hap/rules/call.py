@@ -168,7 +168,7 @@ class Local(Protocol):
         """Shape of one of :attr:`Operator.operands` on this rank."""
 
     def stretch(self, letter: str) -> list[int] | None:
-        """This rank's share of a letter (:data:`hap.rules.ranges.Stretch`); ``None`` where it has all of it."""
+        """This rank's share of a letter (:data:`hap.operators.stretch.Stretch`); ``None`` where it has all of it."""
 
     def window(self, letters: Sequence[str]) -> dict[str, Any]:
         """The arguments ``sizes``, ``starts``, ``lengths`` of this rank's part of a tensor with these dimensions.

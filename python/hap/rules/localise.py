@@ -88,7 +88,7 @@ class Site:
         return local_shape(tensor.shape, self.operand_occurrences[index], self.choice.inputs[index], self.share)
 
     def stretch(self, letter: str) -> list[int] | None:
-        """This rank's share of a letter (:data:`hap.rules.ranges.Stretch`); ``None`` where it has all of it."""
+        """This rank's share of a letter (:data:`hap.operators.stretch.Stretch`); ``None`` where it has all of it."""
         if self.choice.letter is None or self.choice.letter[0] != letter:
             return None
         sizes, at = self.leaf_sizes[letter], self.choice.letter[1]

@@ -15,23 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hap.operators.stretch import Stretch, elements
+
 aten = torch.ops.aten
-
-Stretch = Sequence[int]
-"""A rank's share of a dimension viewed as ``[outer, size, inner]``: these sizes, its first unit and its units."""
-
-
-def positions(stretch: Stretch, device: torch.device | None = None) -> Tensor:
-    """The place in the whole dimension of each element that a rank holds, int64."""
-    outer, size, inner, start, length = stretch
-    whole = torch.arange(outer * size * inner, device=device).view(outer, size, inner)
-    return whole.narrow(1, start, length).reshape(-1)
-
-
-def local_rows(stretch: Stretch) -> int:
-    """How many elements of the dimension a rank holds."""
-    outer, _, inner, _, length = stretch
-    return outer * length * inner
 
 
 def local_index(index: Tensor, stretch: Stretch, elsewhere: int) -> tuple[Tensor, Tensor]:
@@ -46,7 +32,7 @@ def local_index(index: Tensor, stretch: Stretch, elsewhere: int) -> tuple[Tensor
     valid = (index >= 0) & (index < outer * size * inner)
     others = ((unit < start) | (unit >= start + length)) & valid
     # The kernel refuses what is beyond the spare row.
-    return local.masked_fill(others, elsewhere).masked_fill(~valid, local_rows(stretch) + 1), others
+    return local.masked_fill(others, elsewhere).masked_fill(~valid, elements(stretch) + 1), others
 
 
 def embedding(

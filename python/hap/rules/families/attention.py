@@ -1,55 +1,86 @@
 """Scaled dot-product attention.
 
-Letters: b batch dimensions, g heads of keys and values, r query heads to each of them (grouped queries), s queries, t
-keys, e and f features of a head. A causal mask compares the positions of queries with those of keys and blocks both.
+Letters: b batch dimensions, g heads, j and r the heads of queries to each of keys and values (grouped queries), s
+queries, t keys, e and f features of a head. Batch dimensions broadcast. Queries may be shared also under a causal mask,
+which is told where they stand.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
+
 from hap.rules.call import Call, Local, Lowered, Rule, Shape, Table
 
 
-def _letters(call: Call) -> dict[str, list[str]] | None:
-    """Dims of queries, keys, values and scores; ``None`` where batch dimensions broadcast."""
-    query, key, value = (call.shape_of(name) for name in ("q", "k", "v"))
-    if not len(query) == len(key) == len(value) or len(query) < 2:
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """Dims of the tensors of one attention."""
+
+    q: list[str]
+    k: list[str]
+    v: list[str]
+    out: list[str]
+    lse: list[str]
+    scores: list[str]
+
+
+def _aligned(shape: Shape, whole: Shape, letters: list[str]) -> list[str]:
+    """The letters of a tensor that broadcasts to ``whole``, whose letters are given."""
+    skip = len(whole) - len(shape)
+    return ["_" if n == 1 and whole[skip + i] != 1 else letters[skip + i] for i, n in enumerate(shape)]
+
+
+def _head_letters(q: int, k: int, v: int) -> tuple[str, str, str] | None:
+    """Letters of the heads of queries, keys and values where each head of one serves several of another."""
+    few, more = sorted((k, v))
+    if not few or more % few or q % more:
         return None
-    batch = len(query) - 2
-    if call["gqa"] and batch and query[-3] != key[-3]:
-        heads, kept = ["(g r)"], ["g"]
-        batch -= 1
-        if key[-3] != value[-3] or query[-3] % key[-3]:
+    queries = f"(g{' j' if more != few else ''}{' r' if q != more else ''})"
+    larger = "(g j)" if more != few else "g"
+    return "g" if q == few else queries, "g" if k == few else larger, "g" if v == few else larger
+
+
+def _letters(call: Call) -> _Letters | None:
+    shapes = [call.shape_of(name) for name in ("q", "k", "v")]
+    own: list[list[str]] = [[], [], []]
+    batches = [shape[:-2] for shape in shapes]
+    if call["gqa"]:
+        heads = _head_letters(*(shape[-3] for shape in shapes))
+        if heads is None:
             return None
-    else:
-        heads, kept = [], []
-    if not query[:batch] == key[:batch] == value[:batch]:
-        return None
-    outer = [f"b{i}" for i in range(batch)]
-    queries = "s!" if call["causal"] else "s"
-    return {
-        "q": [*outer, *heads, queries, "e!"],
-        "k": [*outer, *kept, "t!", "e!"],
-        "v": [*outer, *kept, "t!", "f!"],
-        "out": [*outer, *heads, queries, "f!"],
-        "lse": [*outer, *heads, queries],
-        "scores": [*outer, *heads, queries, "t!"],
-    }
+        own = [[letter] for letter in heads]
+        batches = [shape[:-3] for shape in shapes]
+    whole = tuple(torch.broadcast_shapes(*batches))  # type: ignore[no-untyped-call]
+    outer = [f"b{i}" for i in range(len(whole))]
+    q, k, v = (_aligned(batch, whole, outer) + heads for batch, heads in zip(batches, own, strict=True))
+    scored = tuple(torch.broadcast_shapes(*batches[:2]))  # type: ignore[no-untyped-call]
+    scores = _aligned(scored, whole, outer) + own[0]
+    return _Letters(
+        q=[*q, "s", "e!"],
+        k=[*k, "t!", "e!"],
+        v=[*v, "t!", "f!"],
+        out=[*outer, *own[0], "s", "f!"],
+        lse=[*scores, "s"],
+        scores=[*scores, "s", "t!"],
+    )
 
 
 def _scores_shape(call: Call) -> Shape:
-    return (*call.shape_of("q")[:-1], call.shape_of("k")[-2])
+    q, k = call.shape_of("q"), call.shape_of("k")
+    batch = (q[-3],) if call["gqa"] else ()
+    skip = 2 + len(batch)
+    return (*torch.broadcast_shapes(q[:-skip], k[:-skip]), *batch, q[-2], k[-2])  # type: ignore[no-untyped-call]
 
 
-def _mask(call: Call, scores: list[str]) -> str:
-    """The letters of a mask that broadcasts into the scores."""
-    shape, whole = call.shape_of("mask"), _scores_shape(call)
-    skip = len(whole) - len(shape)
-    return " ".join("_" if n == 1 and whole[skip + i] != 1 else scores[skip + i] for i, n in enumerate(shape)) or "."
+def _mask(call: Call, letters: _Letters) -> str:
+    return " ".join(_aligned(call.shape_of("mask"), _scores_shape(call), letters.scores)) or "."
 
 
-def _extra(call: Call, scores: list[str]) -> list[str]:
+def _extra(call: Call, letters: _Letters) -> list[str]:
     """Patterns of the mask and of the state of the random numbers, where they are there."""
-    patterns = [_mask(call, scores)] if call.has("mask") else []
+    patterns = [_mask(call, letters)] if call.has("mask") else []
     return patterns + (["state!"] if call.has("rng") else [])
 
 
@@ -57,33 +88,35 @@ def _forward(call: Call) -> str | None:
     letters = _letters(call)
     if letters is None:
         return None
-    q, k, v, out, lse = (" ".join(letters[name]) or "." for name in ("q", "k", "v", "out", "lse"))
-    extra = _extra(call, letters["scores"])
+    q, k, v, out, lse = (" ".join(dims) for dims in (letters.q, letters.k, letters.v, letters.out, letters.lse))
     read = "0 1 3" if call.has("mask") else "0 1"
-    return f"{', '.join([q, k, '~' + v, *extra])} -> {out}, {lse}{{{read}}}"
+    return f"{', '.join([q, k, '~' + v, *_extra(call, letters)])} -> {out}, {lse}{{{read}}}"
 
 
 def _backward(call: Call) -> str | None:
     letters = _letters(call)
     if letters is None:
         return None
-    q, k, v, out, lse = (" ".join(letters[name]) or "." for name in ("q", "k", "v", "out", "lse"))
-    extra = _extra(call, letters["scores"])
-    mask = _mask(call, letters["scores"]) if call.has("mask") else "."
-    return f"{', '.join(['~' + out, q, k, v, out, lse, *extra])} -> {q}, {k}, {v}, {mask}"
+    q, k, v, out, lse = (" ".join(dims) for dims in (letters.q, letters.k, letters.v, letters.out, letters.lse))
+    mask = _mask(call, letters) if call.has("mask") else "."
+    line = f"{', '.join(['~' + out, q, k, v, out, lse, *_extra(call, letters)])} -> {q}, {k}, {v}, {mask}"
+    # From the log-sum-exp over all keys, each key's share of the gradients follows without the others.
+    return line.replace("t!", "t")
 
 
-def _window(call: Call, local: Local) -> Lowered:
-    """Where there is dropout, the rank's part of the scores."""
-    if not call.has("rng"):
-        return call.operator.target, {}
+def _where(call: Call, local: Local) -> Lowered:
+    """The rank's part of the scores where there is dropout, of the sequences where the mask is causal."""
     letters = _letters(call)
     assert letters is not None
-    names = [letter for dim in letters["scores"] for letter in dim.strip("()!").split()]
-    return call.operator.target, local.window(names)
+    names = [letter for dim in letters.scores if dim != "_" for letter in dim.strip("()!").split()]
+    changes = local.window(names) if call.has("rng") else {}
+    if call["causal"]:
+        stretches = {"queries": local.stretch("s"), "keys": local.stretch("t")}
+        changes |= {name: stretch for name, stretch in stretches.items() if stretch is not None}
+    return call.operator.target, changes
 
 
 RULES: Table = {
-    "hap.sdpa.default": Rule(_forward, lower=_window),
-    "hap.sdpa_backward.default": Rule(_backward, lower=_window),
+    "hap.sdpa.default": Rule(_forward, lower=_where),
+    "hap.sdpa_backward.default": Rule(_backward, lower=_where),
 }

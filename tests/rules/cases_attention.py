@@ -1,0 +1,149 @@
+"""Cases of attention: masks, causal, grouped queries, dropout, batch dimensions that broadcast."""
+
+from __future__ import annotations
+
+import torch
+
+from hap.graph import Ref
+from tests.rules.sketch import Sketch, add
+
+own = torch.ops.hap
+
+
+def state(s: Sketch) -> Ref:
+    return s.constant(torch.tensor([s.rng.randrange(100), 3]))
+
+
+def attention(
+    s: Sketch,
+    q: str = "b h s e",
+    k: str = "b h t e",
+    v: str = "b h t e",
+    mask: str = "",
+    p: float = 0.0,
+    causal: bool = False,
+    gqa: bool = False,
+    backward: bool = False,
+) -> None:
+    """Tensors are given by their dimensions: letters, one beside another for a product, ``_`` for a size of one."""
+    size = dict(zip("abghjrstef", s.sizes(10), strict=True)) | {"_": 1}
+    if causal:
+        size["t"] = size["s"]
+
+    def tensor(dims: str, dtype: torch.dtype = torch.float64) -> Ref:
+        return s.product(*(tuple(size[letter] for letter in dim) for dim in dims.split()), dtype=dtype)
+
+    query, key, value = (tensor(dims) for dims in (q, k, v))
+    dtype = torch.bool if mask.startswith("?") else torch.float64
+    bias = tensor(mask.strip("?"), dtype) if mask else None
+    rng = state(s) if p else None
+    out, lse = s.call(own.sdpa.default, query, key, value, bias, rng, p, causal, 0.5, gqa, 7)
+    if backward:
+        grad = s.constant(torch.randn(s.shape(out), generator=s.generator, dtype=torch.float64))
+        learned = bool(mask) and dtype != torch.bool
+        s.call(
+            own.sdpa_backward.default, grad, query, key, value, out, lse, bias, rng, p, causal, 0.5, gqa, 7, learned
+        )  # fmt: skip
+
+
+def _forward(expected: str, **options: object) -> None:
+    add("hap.sdpa.default", expected, lambda s: attention(s, **options))  # type: ignore[arg-type]
+
+
+def _backward(expected: str, **options: object) -> None:
+    add("hap.sdpa_backward.default", expected, lambda s: attention(s, backward=True, **options))  # type: ignore[arg-type]
+
+
+_PLAIN = "S0 S0 S0 -> S0 S0, S1 S1 S1 -> S1 S1, S2 R R -> S2 S2, R R P -> P R"
+_PLAIN_BACKWARD = (
+    "S0 S0 S0 S0 S0 S0 -> S0 S0 S0, S1 S1 S1 S1 S1 S1 -> S1 S1 S1, S2 S2 R R S2 S2 -> S2 P P,"
+    "R R S2 S2 R R -> P S2 S2, P R R R R R -> P P P"
+)
+_forward(_PLAIN)
+_forward(_PLAIN, causal=True)
+_forward(_PLAIN, v="b h t f")
+_backward(_PLAIN_BACKWARD)
+_backward(_PLAIN_BACKWARD, causal=True)
+_backward(_PLAIN_BACKWARD, v="b h t f", causal=True)
+
+# ---- masks and dropout
+
+_forward("S0 S0 S0 S0 -> S0 S0, S1 S1 S1 R -> S1 S1, S2 R R S1 -> S2 S2, R R P R -> P R", mask="b _ s t")
+_forward("S0 S0 S0 R -> S0 S0, S1 S1 S1 R -> S1 S1, S2 R R S0 -> S2 S2, R R P R -> P R", mask="?s t", causal=True)
+_forward("S0 S0 S0 R -> S0 S0, S1 S1 S1 S0 -> S1 S1, S2 R R S1 -> S2 S2, R R P R -> P R", mask="_ h s _")
+_forward("S0 S0 S0 R -> S0 S0, S1 S1 S1 R -> S1 S1, S2 R R R -> S2 S2, R R P R -> P R", p=0.4, causal=True)
+_forward(
+    # the sequence is a product: a share of one of its axes is no stretch of positions
+    "S0 S0 S0 -> S0 S0, S1 R R -> S1 S1, S2 R R -> S2 S2, R R P -> P R",
+    q="b st e", k="b st e", v="b st e", causal=True,
+)  # fmt: skip
+_backward(
+    "S0 S0 S0 S0 S0 S0 S0 R -> S0 S0 S0 S0, S1 S1 S1 S1 S1 S1 R R -> S1 S1 S1 P,"
+    "S2 S2 R R S2 S2 S1 R -> S2 P P S1, R R S2 S2 R R S2 R -> P S2 S2 S2, P R R R R R R R -> P P P P",
+    mask="b _ s t", p=0.4, causal=True,
+)  # fmt: skip
+_backward(
+    "S0 S0 S0 S0 S0 S0 R -> S0 S0 S0 P, S1 S1 S1 S1 S1 S1 S0 -> S1 S1 S1 S0,"
+    "S2 S2 R R S2 S2 R -> S2 P P P, R R S2 S2 R R S1 -> P S2 S2 S1, P R R R R R R -> P P P P",
+    mask="_ h _ t",
+)  # fmt: skip
+_backward(
+    "S0 S0 S0 S0 S0 S0 R -> S0 S0 S0, S1 S1 S1 S1 S1 S1 R -> S1 S1 S1,"
+    "S2 S2 R R S2 S2 S0 -> S2 P P, R R S2 S2 R R S1 -> P S2 S2, P R R R R R R -> P P P",
+    mask="?s t",
+)  # fmt: skip
+_backward(
+    "S0 S0 S0 S0 S0 S0 -> S0 S0 S0, S1 S1 R R S1 S1 -> S1 P P, S2 S2 R R S2 S2 -> S2 P P,"
+    "R R S1 S1 R R -> P S1 S1, R R S2 S2 R R -> P S2 S2, P R R R R R -> P P P",
+    q="b st e", k="b st e", v="b st e", causal=True,
+)  # fmt: skip
+
+# ---- grouped queries: heads of keys, and the queries to each
+
+_GROUPED = "S0 S0 S0 S0 R -> S0 S0, S1 S1 S1 R R -> S1 S1, S2 R R R R -> S2 S2, S3 R R S1 R -> S3 S3, R R P R R -> P R"
+_forward(_GROUPED, q="b gr s e", k="b g t e", v="b g t e", mask="b _ s t", p=0.4, gqa=True)
+_backward(
+    "S0 S0 S0 S0 S0 S0 S0 R -> S0 S0 S0 S0, S1 S1 S1 S1 S1 S1 R R -> S1 S1 S1 P,"
+    "S2 S2 R R S2 S2 R R -> S2 P P P, S3 S3 R R S3 S3 S1 R -> S3 P P S1,"
+    "R R S2 S2 R R S2 R -> P S2 S2 S2, P R R R R R R R -> P P P P",
+    q="b gr s e", k="b g t e", v="b g t e", mask="b _ s t", p=0.4, gqa=True,
+)  # fmt: skip
+_forward(
+    # more heads of keys than of values; the batch broadcasts
+    "S0 R R -> S0 S0, S1 S0 S0 -> S1 S1, S2 S1 R -> S2 S2, S3 R R -> S3 S3, S4 R R -> S4 S4, R R P -> P R",
+    q="b gjr s e", k="_ gj t e", v="_ g t e", gqa=True,
+)  # fmt: skip
+_backward(
+    "S0 S0 R R S0 S0 -> S0 P P, S1 S1 S0 S0 S1 S1 -> S1 S0 S0, S2 S2 R S1 S2 S2 -> S2 P S1,"
+    "S3 S3 R R S3 S3 -> S3 P P, S4 S4 R R S4 S4 -> S4 P P, R R S1 S2 R R -> P S1 S2, P R R R R R -> P P P",
+    q="b gjr s e", k="_ g t e", v="_ gj t e", gqa=True, causal=True,
+)  # fmt: skip
+
+# ---- batch dimensions that broadcast, or of another number than two
+
+_forward(
+    # one head of keys and values for all queries
+    "S0 S0 S0 S0 -> S0 S0, S1 R R R -> S1 S1, S2 R R S1 -> S2 S2, R R P R -> P R",
+    k="b _ t e", v="b _ t e", mask="b _ s t",
+)  # fmt: skip
+_backward(
+    "S0 S0 S0 S0 S0 S0 R -> S0 S0 S0, S1 S1 R R S1 S1 R -> S1 P P, S2 S2 R R S2 S2 R -> S2 P P,"
+    "R R S1 S1 R R R -> P S1 S1, P R R R R R R -> P P P",
+    k="b _ t e", v="b _ t e", p=0.4, causal=True,
+)  # fmt: skip
+_forward(
+    # the batch stands in the values alone, or in the keys alone: then the scores have it, or not
+    "R R S0 -> S0 R, S0 S0 S1 -> S1 S0, S1 R R -> S2 S1, R R P -> P R",
+    q="h s e", k="h t e",
+)  # fmt: skip
+_forward("R S0 R R -> S0 S0, S0 S1 S0 R -> S1 S1, S1 R R R -> S2 S2, R R P R -> P R", q="_ h s e", v="h t e", p=0.4)
+_backward(
+    "S0 R R S0 S0 R -> P P S0, S1 S0 S0 S1 S1 S0 -> S0 S0 S1, S2 S1 R R S2 S1 -> S1 P P,"
+    "R R S1 S2 R R -> P S1 S2, P R R R R R -> P P P",
+    q="h s e", k="h t e",
+)  # fmt: skip
+_forward("S0 R R -> S0 S0, R R P -> P R", q="s e", k="t e", v="t f")
+_forward(
+    "S0 S0 S0 S0 -> S0 S0, S1 S1 S1 R -> S1 S1, S2 S2 S2 S1 -> S2 S2, S3 R R S2 -> S3 S3, R R P R -> P R",
+    q="a b h s e", k="a b h t e", v="a b h t e", mask="a _ h s t",
+)  # fmt: skip
