@@ -34,31 +34,14 @@ def _(s: Sketch) -> None:
     s.call(aten.sum.dim_IntList, s.tensor(*s.sizes(3)), [0, 2])
 
 
-@cases("amax amin logsumexp", "S0 -> S0")
 @cases("mean.dim", "S0 -> S0, P -> P")
 def _(s: Sketch, target: Any) -> None:
     s.call(target, s.tensor(*s.sizes(2)), [1])
 
 
-@cases("any.dim all.dim prod.dim_int argmax argmin", "S1 -> S0")
-def _(s: Sketch, target: Any) -> None:
-    s.call(target, s.tensor(*s.sizes(2)), 0, True)
-
-
-@cases("any.dims all.dims", "S1 -> S0")
-def _(s: Sketch, target: Any) -> None:
-    s.call(target, s.tensor(*s.sizes(2)), [0], True)
-
-
-@cases("max min any all prod argmax argmin", "")
 @cases("mean", "P -> P")
 def _(s: Sketch, target: Any) -> None:
     s.call(target, s.tensor(*s.sizes(2)))
-
-
-@cases("max.dim min.dim", "S0 -> S0 S0")
-def _(s: Sketch, target: Any) -> None:
-    s.call(target, s.tensor(*s.sizes(2)), 1)
 
 
 @cases("var.correction std.correction", "S0 -> S0")
@@ -71,21 +54,6 @@ def _(s: Sketch) -> None:
     s.call(aten.var_mean.correction, s.tensor(*s.sizes(1), 3), [1], correction=0, keepdim=True)
 
 
-@case("aten.cumsum.default", "S0 -> S0, S2 -> S2, P -> P")
-def _(s: Sketch) -> None:
-    s.call(aten.cumsum.default, s.tensor(*s.sizes(3)), -2)
-
-
-@case("aten.cumsum.default", "P -> P")
-def _(s: Sketch) -> None:
-    s.call(aten.cumsum.default, s.tensor(), 0)
-
-
-@case("aten.cumprod.default", "S0 -> S0")
-def _(s: Sketch) -> None:
-    s.call(aten.cumprod.default, s.tensor(*s.sizes(2)), 1)
-
-
 @cases({"sort": (), "sort.stable": ("stable",)}, "S0 -> S0 S0")
 def _(s: Sketch, target: Any, *names: str) -> None:
     s.call(target, s.tensor(*s.sizes(2)), **({"stable": True} if "stable" in names else {}), dim=1)
@@ -94,11 +62,6 @@ def _(s: Sketch, target: Any, *names: str) -> None:
 @case("aten.topk.default", "S0 -> S0 S0")
 def _(s: Sketch) -> None:
     s.call(aten.topk.default, s.tensor(*s.sizes(1), 4), 2, 1)
-
-
-@case("aten._safe_softmax.default", "S0 -> S0")
-def _(s: Sketch) -> None:
-    s.call(aten._safe_softmax.default, s.tensor(*s.sizes(2)), 1)
 
 
 # ---- contractions
@@ -257,50 +220,6 @@ def _(s: Sketch, target: Any, *arguments: Any) -> None:
 def _(s: Sketch, target: Any, *arguments: Any) -> None:
     n, c = s.sizes(2)
     s.call(target, s.tensor(n, c, 2, 3), s.tensor(n, c, 4, 6), *arguments)
-
-
-# ---- normalisation
-
-
-@case("aten.native_layer_norm.default", "S0 R R -> S0 S0 S0, S1 R R -> S1 S1 S1")
-def _(s: Sketch) -> None:
-    a, b, d = s.sizes(3)
-    s.call(aten.native_layer_norm.default, s.tensor(a, b, d), [d], s.tensor(d), s.tensor(d), 1e-5)
-
-
-@case("aten.native_layer_norm.default", "S0 R -> S0 S0")
-def _(s: Sketch) -> None:
-    a, d, e = s.sizes(3)
-    s.call(aten.native_layer_norm.default, s.tensor(a, d, e), [d, e], s.tensor(d, e), None, 1e-5, dead=(1,))
-
-
-@case(
-    "aten.native_layer_norm_backward.default",
-    "S0 S0 S0 S0 R R -> S0 P P, P R R R R R -> P P P",
-)
-def _(s: Sketch) -> None:
-    a, d = s.sizes(2)
-    x, weight, bias = s.tensor(a, d), s.tensor(d), s.tensor(d)
-    _, mean, rstd = s.call(aten.native_layer_norm.default, x, [d], weight, bias, 1e-5)
-    s.call(
-        aten.native_layer_norm_backward.default, s.tensor(a, d), x, [d], mean, rstd, weight, bias, [True, True, True]
-    )
-
-
-@case("aten.native_layer_norm_backward.default", "S0 S0 S0 S0 -> S0, P R R R -> P")
-def _(s: Sketch) -> None:
-    a, d = s.sizes(2)
-    x = s.tensor(a, d)
-    _, mean, rstd = s.call(aten.native_layer_norm.default, x, [d], None, None, 1e-5)
-    s.call(
-        aten.native_layer_norm_backward.default, s.tensor(a, d), x, [d], mean, rstd, None, None, [True, False, False]
-    )
-
-
-@case("aten.native_group_norm.default", "S0 R R -> S0 S0 S0")
-def _(s: Sketch) -> None:
-    (n,) = s.sizes(1)
-    s.call(aten.native_group_norm.default, s.tensor(n, 4, 3), s.tensor(4), s.tensor(4), n, 4, 3, 2, 1e-5)
 
 
 # ---- random numbers

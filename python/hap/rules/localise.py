@@ -165,7 +165,7 @@ def _kernel(code: Writer, site: Site, operands: Sequence[Value]) -> list[Value]:
         if rule.lower is not None:
             target, lowered = rule.lower(call, site)
             changes.update(lowered)
-    args, kwargs = _arguments(call, changes, operands)
+    args, kwargs = call_arguments(call, changes, operands)
     return code.add(target, args, kwargs, len(operator.results), call.signature.sequence)
 
 
@@ -192,7 +192,9 @@ def _narrowed(code: Writer, site: Site) -> list[Value]:
     return code.add(narrow_axis, args, {}, 1, False)
 
 
-def _arguments(call: Call, changes: Mapping[str, Any], operands: Sequence[Value]) -> tuple[list[Any], dict[str, Any]]:
+def call_arguments(
+    call: Call, changes: Mapping[str, Any], operands: Sequence[Value]
+) -> tuple[list[Any], dict[str, Any]]:
     """The traced arguments with tensors replaced in order, and changed ones by name."""
     pending = iter(operands)
 

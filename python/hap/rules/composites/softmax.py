@@ -24,16 +24,21 @@ def _finish(code: Writer, site: Site, value: Value) -> LocalCode:
     return code.finish(cast(code, value, wide(site.call.operands[0].dtype), result.dtype))
 
 
-def _forward(site: Site, log: bool) -> LocalCode:
+def _forward(site: Site, log: bool = False, safe: bool = False) -> LocalCode:
+    """``safe``: zeros where everything is minus infinity."""
     code = Writer(1)
     dims = [site.call.dim()]
     x = widened(code, site, 0)
-    shifted = code.call(aten.sub.Tensor, x, largest(code, x, local_shape(site, 0), dims))
+    most = largest(code, x, local_shape(site, 0), dims)
+    shifted = code.call(aten.sub.Tensor, x, most)
     exponentials = code.call(aten.exp.default, shifted)
     sums = total(code, exponentials, dims)
     if log:
         return _finish(code, site, code.call(aten.sub.Tensor, shifted, code.call(aten.log.default, sums)))
-    return _finish(code, site, code.call(aten.div.Tensor, exponentials, sums))
+    out = code.call(aten.div.Tensor, exponentials, sums)
+    if safe:
+        out = code.call(aten.masked_fill.Scalar, out, code.call(aten.eq.Scalar, most, -torch.inf), 0.0)
+    return _finish(code, site, out)
 
 
 def _backward(site: Site, log: bool) -> LocalCode:
@@ -50,7 +55,8 @@ def _backward(site: Site, log: bool) -> LocalCode:
 
 
 COMPOSITES = {
-    "softmax": Composite(partial(_forward, log=False), lambda bound, axis: along(bound, 2)),
+    "softmax": Composite(_forward, lambda bound, axis: along(bound, 2)),
+    "safe_softmax": Composite(partial(_forward, safe=True), lambda bound, axis: along(bound, 2)),
     "log_softmax": Composite(partial(_forward, log=True), lambda bound, axis: along(bound, 2)),
     "softmax_backward": Composite(partial(_backward, log=False), lambda bound, axis: along(bound, 1)),
     "log_softmax_backward": Composite(partial(_backward, log=True), lambda bound, axis: along(bound, 1)),

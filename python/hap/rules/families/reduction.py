@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from hap.rules.call import Call, Rule, Table
 
 
-def _reduction(call: Call, mark: str, block: bool) -> str:
-    """Each dimension a letter; the reduced ones are gone, or of size one, in every result."""
+def _reduction(call: Call, mark: str, block: bool, composite: str = "") -> str:
+    """Each dimension a letter; the reduced ones are gone, or of size one, in every result.
+
+    ``composite``: what crosses each of the reduced ones (of the flattened tensor's positions, only the first).
+    """
     reduced = set(call.dims()) if "dim" in call.arguments else set(range(len(call.shape())))
     keep = bool(call.arguments.get("keepdim", False))
     operand, result = [], []
@@ -19,7 +23,9 @@ def _reduction(call: Call, mark: str, block: bool) -> str:
         elif keep:
             result.append("_")
     patterns = [" ".join(result) or "."] * len(call.results)
-    return f"{mark}{' '.join(operand) or '.'} -> {', '.join(patterns)}"
+    crossed = sorted(reduced)[: 1 if composite in ("argmax", "argmin") else None] if composite else []
+    clause = f" composite {', '.join(f'd{i}={composite}' for i in crossed)}" if crossed and operand else ""
+    return f"{mark}{' '.join(operand) or '.'} -> {', '.join(patterns)}{clause}"
 
 
 def _sum(call: Call) -> str:
@@ -32,8 +38,8 @@ def _mean(call: Call) -> str:
     return _reduction(call, "~", block=True)
 
 
-def _other(call: Call) -> str:
-    return _reduction(call, "", block=True)
+def _other(composite: str) -> Callable[[Call], str]:
+    return lambda call: _reduction(call, "", block=True, composite=composite)
 
 
 def along_dim(call: Call) -> dict[str, int]:
@@ -47,30 +53,37 @@ def _along(line: str) -> Callable[[Call], str]:
     """A line with ``*a d! *b``; a tensor without dimensions is a single element, on which nothing can be shared."""
 
     def write(call: Call) -> str:
-        return line if call.shape() else line.replace("*a d! *b", ".").replace("*a k! *b", ".")
+        return line if call.shape() else re.sub(r"\*a [dk]! \*b", ".", line.partition(" composite")[0])
 
     return write
 
 
-_NOT_LINEAR = """
-    amax.default amin.default max.default min.default max.dim min.dim any.default any.dim any.dims all.default all.dim
-    all.dims prod.default prod.dim_int logsumexp.default argmax.default argmin.default var.correction std.correction
-    var_mean.correction
-"""
+_NOT_LINEAR = {
+    "amax": "amax.default max.default",
+    "amin": "amin.default min.default",
+    "argmax": "max.dim argmax.default",
+    "argmin": "min.dim argmin.default",
+    "any": "any.default any.dim any.dims",
+    "all": "all.default all.dim all.dims",
+    "prod": "prod.default prod.dim_int",
+    "logsumexp": "logsumexp.default",
+    "": "var.correction std.correction var_mean.correction",
+}
+"""By the composite that crosses what is reduced."""
 
 RULES: Table = {
     "aten.sum.default": Rule(_sum),
     "aten.sum.dim_IntList": Rule(_sum),
     "aten.mean.default": Rule(_mean),
     "aten.mean.dim": Rule(_mean),
-    **{f"aten.{name}": Rule(_other) for name in _NOT_LINEAR.split()},
-    "aten.cumsum.default": Rule(_along("~*a d! *b -> *a d! *b"), runs=along_dim),
-    "aten.cumprod.default": Rule(_along("*a d! *b -> *a d! *b"), runs=along_dim),
+    **{f"aten.{name}": Rule(_other(composite)) for composite, names in _NOT_LINEAR.items() for name in names.split()},
+    "aten.cumsum.default": Rule(_along("~*a d! *b -> *a d! *b composite d=cumsum"), runs=along_dim),
+    "aten.cumprod.default": Rule(_along("*a d! *b -> *a d! *b composite d=cumprod"), runs=along_dim),
     "aten.sort.default": Rule(_along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
     "aten.sort.stable": Rule(_along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
     "aten.topk.default": Rule(_along("*a d! *b -> *a k! *b, *a k! *b"), runs=along_dim),
     "aten._softmax.default": Rule(_along("*a d! *b -> *a d! *b composite d=softmax"), runs=along_dim),
-    "aten._safe_softmax.default": Rule(_along("*a d! *b -> *a d! *b"), runs=along_dim),
+    "aten._safe_softmax.default": Rule(_along("*a d! *b -> *a d! *b composite d=safe_softmax"), runs=along_dim),
     "aten._log_softmax.default": Rule(_along("*a d! *b -> *a d! *b composite d=log_softmax"), runs=along_dim),
     "aten._softmax_backward_data.default": Rule(
         _along("~*a d! *b, *a d! *b -> *a d! *b composite d=softmax_backward"), runs=along_dim
