@@ -1,4 +1,4 @@
-//! The Python extension module `hap._core`: JSON in, JSON out, and nothing else. See `python/hap/_core.pyi`.
+//! The Python extension module `hap._core`: JSON in, JSON out, and random words. See `python/hap/_core.pyi`.
 //!
 //! Every method releases the interpreter's lock while it works, and turns every error of the core into a
 //! `ValueError`.
@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyByteArray;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::Cluster;
 use crate::graph::Graph;
 use crate::program::{Program, Splits};
+use crate::random::{Stream, Window};
 use crate::shares::{NamedShares, from_fractions, from_splits};
 use crate::simulate::{Options, simulate};
 use crate::stages::stages;
@@ -148,6 +150,29 @@ fn solve(py: Python<'_>, problem: &str, limits: &str) -> PyResult<String> {
     })
 }
 
+/// The random words of an operator in one step, at the positions of a window.
+#[pyfunction]
+fn random_words<'py>(
+    py: Python<'py>,
+    seed: i64,
+    step: u32,
+    operator: u32,
+    sizes: Vec<u64>,
+    starts: Vec<u64>,
+    lengths: Vec<u64>,
+) -> PyResult<Bound<'py, PyByteArray>> {
+    let window = Window::new(sizes, starts, lengths).map_err(value_error)?;
+    let stream = Stream {
+        seed: seed.cast_unsigned(),
+        step,
+        operator,
+    };
+    PyByteArray::new_with(py, window.count().saturating_mul(4), |bytes| {
+        py.detach(|| window.draw(&stream, bytes));
+        Ok(())
+    })
+}
+
 /// What [`solve`] gives.
 #[derive(Serialize)]
 struct Solved {
@@ -163,7 +188,8 @@ struct Solved {
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyGraph>()?;
-    module.add_function(wrap_pyfunction!(solve, module)?)
+    module.add_function(wrap_pyfunction!(solve, module)?)?;
+    module.add_function(wrap_pyfunction!(random_words, module)?)
 }
 
 /// A limit on time must be one that a clock can reach.

@@ -9,7 +9,8 @@
 //! * [`wellformed`]: the validator of graphs; [`validate`]: the validator of programs;
 //! * [`simulate`]: how long a step takes; [`memory`]: what it holds; [`stages`]: both as affine functions of the
 //!   shares;
-//! * [`synthesis`]: exact search for the cheapest program.
+//! * [`synthesis`]: exact search for the cheapest program;
+//! * [`random`]: random numbers that do not depend on the program.
 //!
 //! The crate knows no Python; the feature `python` adds the bindings.
 
@@ -21,6 +22,7 @@ pub mod graph;
 pub mod memory;
 pub mod placement;
 pub mod program;
+pub mod random;
 pub mod shares;
 pub mod simulate;
 pub mod stages;

@@ -1,12 +1,13 @@
-"""The Rust core. JSON in, JSON out; every wrong argument raises ``ValueError`` and names what is wrong.
+"""The Rust core. JSON in, JSON out, and random words; wrong arguments raise ``ValueError`` and name what is wrong.
 
 The formats are those of ``rust/graph.rs`` (``hap-graph-1``), ``rust/cluster.rs`` (``hap-cluster-1``) and
 ``rust/program.rs``. All methods release the interpreter's lock.
 """
 
+from collections.abc import Sequence
 from typing import final
 
-__all__ = ["Graph", "solve"]
+__all__ = ["Graph", "random_words", "solve"]
 
 @final
 class Graph:
@@ -76,4 +77,21 @@ def solve(problem: str, limits: str) -> str:
     Returns:
         ``{"assignment": [label per variable], "cost", "bound", "gap", "table_entries", "states"}``; the gap is 0
         where the assignment is proven optimal.
+    """
+
+def random_words(
+    seed: int, step: int, operator: int, sizes: Sequence[int], starts: Sequence[int], lengths: Sequence[int]
+) -> bytearray:
+    """The random words of an operator in one step, at the positions of a box of a tensor (``rust/random.rs``).
+
+    Args:
+        seed: of 64 bits, signed.
+        step: of 32 bits, unsigned.
+        operator: number of the operator in its graph, of 32 bits, unsigned.
+        sizes: of the whole tensor.
+        starts: where the box starts along each dimension.
+        lengths: how many positions it holds there.
+
+    Returns:
+        Four bytes for each position, in order, as the machine orders them.
     """

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from tests.rules.cases_attention import state
 from tests.rules.sketch import Sketch, add, case, cases
 
 aten, own = torch.ops.aten, torch.ops.hap
@@ -220,12 +219,3 @@ def _(s: Sketch, target: Any, *arguments: Any) -> None:
 def _(s: Sketch, target: Any, *arguments: Any) -> None:
     n, c = s.sizes(2)
     s.call(target, s.tensor(n, c, 2, 3), s.tensor(n, c, 4, 6), *arguments)
-
-
-# ---- random numbers
-
-
-@case("hap.dropout.default", "S0 R -> S0, S1 R -> S1, S2 R -> S2, P R -> P")
-def _(s: Sketch) -> None:
-    a, b, c = s.sizes(3)
-    s.call(own.dropout.default, s.product((a,), (b, c)), state(s), 0.4, 5)

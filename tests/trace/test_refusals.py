@@ -95,13 +95,8 @@ def reassigns_an_attribute(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (self.fc(x) + self.table).sum()
 
 
-def uses_a_dropout_mask(self: Any, x: torch.Tensor) -> torch.Tensor:
-    dropped, mask = torch.native_dropout(self.fc(x), 0.5, True)
-    return (dropped + mask).sum()
-
-
-def draws_categories(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return self.fc(x).gather(1, torch.multinomial(x.abs(), 1)).sum()
+def draws_counts(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return (self.fc(x) * torch.poisson(x.abs())).sum()
 
 
 def breaks_the_graph(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -132,8 +127,7 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (keeps_a_gradient_in_a_buffer, r'test_refusals\.py:\d+: .*buffer "total" requires grad: `\.detach\(\)` it'),
         (changes_an_attribute, r'the forward changes the attribute "fc\.cache".*register it as a buffer'),
         (reassigns_an_attribute, r'the forward changes the attribute "table".*register it as a buffer'),
-        (uses_a_dropout_mask, r"test_refusals\.py:\d+: .*uses the mask of torch\.native_dropout"),
-        (draws_categories, r"test_refusals\.py:\d+: .*: aten\.multinomial\.default draws random numbers"),
+        (draws_counts, r"test_refusals\.py:\d+: .*: aten\.poisson\.default draws random numbers"),
         (breaks_the_graph, r"test_refusals\.py:\d+: .*graph_break.*cannot be captured.*outside of the module"),
         (reads_a_free_parameter, r"test_refusals\.py:\d+: .*is no parameter of the module: register it"),
     ],

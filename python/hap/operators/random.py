@@ -1,9 +1,13 @@
 """Random operators whose numbers are a function of the step's state and the operator, not of the plan.
 
-``rng`` is an int64[2] on the CPU: seed and step. ``index`` tells apart the random operators of one graph; a forward
-operator and its backward share it. The last three arguments are the *window*: where they are empty the local tensor is
-the whole one; else the numbers are those of the whole tensor, viewed as ``sizes`` and restricted to the box of
-``lengths`` units from ``starts`` along each dimension, so that they never depend on how the tensor is split.
+``rng`` is an int64[2]: seed and step. ``index`` tells apart the random operators of one graph; a forward operator and
+its backward share it. The last three arguments are the *window*: where they are empty the local tensor is the whole
+one; else the numbers are those of the whole tensor, viewed as ``sizes`` and restricted to the box of ``lengths`` units
+from ``starts`` along each dimension, so that they never depend on how the tensor is split.
+
+Each element is made of one, two or four random words of its own (:mod:`hap.operators.philox`). What is made of them by
+exact arithmetic (masks, uniform numbers, integers) is equal on all devices; normal numbers take a logarithm and a
+cosine in float64, and may differ in the last place.
 """
 
 from __future__ import annotations
@@ -17,71 +21,37 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from hap.operators.library import define, library
+from hap.operators.philox import words
 
 WINDOW = "int[] sizes=[], int[] starts=[], int[] lengths=[]"
-_MASK64 = (1 << 64) - 1
+
+_DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
 
 
-def _mixed(state: int, word: int) -> int:
-    """One step of SplitMix64 (Steele, Lea, Flood 2014) over ``state`` and a further word."""
-    z = (state + word * 0xBF58476D1CE4E5B9 + 0x9E3779B97F4A7C15) & _MASK64
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return z ^ (z >> 31)
+def _drawn(rng: Tensor, index: int, shape: Sequence[int], window: tuple[Sequence[int], ...], each: int) -> Tensor:
+    """Random words, int32, of shape ``[*shape, each]``."""
+    sizes, starts, lengths = window if window and window[0] else (shape, [0] * len(shape), shape)
+    return words(rng, index, [*sizes, each], [*starts, 0], [*lengths, each]).view(*shape, each)
 
 
-def generator(rng: Tensor, index: int) -> torch.Generator:
-    """The generator of one operator in one step. It lives on the CPU, so that all devices draw the same numbers."""
-    state = 0
-    for word in (*rng.tolist(), index):
-        state = _mixed(state, int(word))
-    # Generator seeds are signed 64-bit integers.
-    return torch.Generator().manual_seed(state - (1 << 63))
-
-
-def window_of(
-    draw: Callable[[Sequence[int]], Tensor],
-    shape: Sequence[int],
-    sizes: Sequence[int],
-    starts: Sequence[int],
-    lengths: Sequence[int],
-) -> Tensor:
-    """The local part, of shape ``shape``, of what ``draw`` gives for the whole tensor."""
-    if not sizes:
-        return draw(shape)
-    drawn = draw(sizes)
-    for dim, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        drawn = drawn.narrow(dim, start, length)
-    return drawn.reshape(tuple(shape))
+def kept(shape: Sequence[int], rng: Tensor, p: float, index: int, *window: Sequence[int]) -> Tensor:
+    """True with probability ``1 - p``, to within 2**-32."""
+    if p in (0, 1):
+        return torch.full(tuple(shape), p == 0, device=rng.device)
+    return _drawn(rng, index, shape, window, 1).squeeze(-1) >= min(round(p * 2**32), 2**32 - 1) - 2**31
 
 
 def keep_mask(
-    shape: Sequence[int],
-    rng: Tensor | None,
-    p: float,
-    index: int,
-    like: Tensor,
-    sizes: Sequence[int] = (),
-    starts: Sequence[int] = (),
-    lengths: Sequence[int] = (),
+    shape: Sequence[int], rng: Tensor | None, p: float, index: int, like: Tensor, *window: Sequence[int]
 ) -> Tensor:
     """Dropout's mask: 0 with probability ``p``, else 1 / (1 - p), in the element type and on the device of ``like``."""
     assert rng is not None, "dropout needs the state of the random numbers"
-    source = generator(rng, index)
-    kept = window_of(lambda whole: torch.rand(whole, generator=source) >= p, shape, sizes, starts, lengths)
-    return kept.to(device=like.device, dtype=like.dtype) * (1 / (1 - p) if p < 1 else 0.0)
+    mask = kept(shape, rng, p, index, *window)
+    return mask.to(device=like.device, dtype=like.dtype).mul_(1 / (1 - p) if p < 1 else 0.0)
 
 
-def _dropout(
-    x: Tensor,
-    rng: Tensor,
-    p: float,
-    index: int,
-    sizes: Sequence[int] = (),
-    starts: Sequence[int] = (),
-    lengths: Sequence[int] = (),
-) -> Tensor:
-    mask = keep_mask(x.shape, rng, p, index, x, sizes, starts, lengths)
+def _dropout(x: Tensor, rng: Tensor, p: float, index: int, *window: Sequence[int]) -> Tensor:
+    mask = keep_mask(x.shape, rng, p, index, x, *window)
     # The memory order is that of x, as the shape function says, whatever the order of the mask.
     return torch.mul(x, mask, out=torch.empty_like(x))
 
@@ -96,44 +66,47 @@ def _dropout_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return torch.ops.hap.dropout(grad, *ctx.saved_tensors, *ctx.rest), *(None,) * 6
 
 
-def _drawn(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The kernel that fills a window with what ``draw`` draws: ``torch.rand`` or ``torch.randn``."""
+def _rand(
+    rng: Tensor, size: Sequence[int], index: int, dtype: torch.dtype, device: torch.device, *window: Sequence[int]
+) -> Tensor:
+    """Multiples of 2**-24 in [0, 1) (float32; as many digits as the type has), as PyTorch draws them."""
+    digits = _DIGITS[dtype]
+    if dtype == torch.float64:
+        signed = _drawn(rng, index, size, window, 2).view(torch.int64) >> (64 - digits)
+    else:
+        signed = _drawn(rng, index, size, window, 1) >> (32 - digits)
+    return signed.squeeze(-1).to(device=device, dtype=dtype).mul_(2**-digits).add_(0.5)
 
-    def fill(
-        rng: Tensor,
-        size: Sequence[int],
-        index: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        sizes: Sequence[int] = (),
-        starts: Sequence[int] = (),
-        lengths: Sequence[int] = (),
-    ) -> Tensor:
-        source = generator(rng, index)
-        drawn = window_of(lambda whole: draw(whole, generator=source, dtype=dtype), size, sizes, starts, lengths)
-        return drawn.to(device)
 
-    return fill
+def _randn(
+    rng: Tensor, size: Sequence[int], index: int, dtype: torch.dtype, device: torch.device, *window: Sequence[int]
+) -> Tensor:
+    """Box and Muller (1958), of two uniform numbers of 32 bits (float64: 53 bits)."""
+    drawn = _drawn(rng, index, size, window, 4 if dtype == torch.float64 else 2)
+    digits = 32
+    if dtype == torch.float64:
+        drawn, digits = drawn.view(torch.int64) >> 11, 53
+    radial, angle = drawn.to(device=device, dtype=torch.float64).add_(0.5).mul_(2**-digits).add_(0.5).unbind(-1)
+    return ((-2 * radial.log()).sqrt_() * (angle * (2 * math.pi)).cos_()).to(dtype)
 
 
 def _bernoulli(
-    rng: Tensor,
-    size: Sequence[int],
-    p: float,
-    index: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    sizes: Sequence[int] = (),
-    starts: Sequence[int] = (),
-    lengths: Sequence[int] = (),
-) -> Tensor:
-    source = generator(rng, index)
-    drawn = window_of(lambda whole: torch.rand(whole, generator=source) < p, size, sizes, starts, lengths)
-    return drawn.to(device=device, dtype=dtype)
+    rng: Tensor, size: Sequence[int], p: float, index: int, dtype: torch.dtype, device: torch.device,
+    *window: Sequence[int]
+) -> Tensor:  # fmt: skip
+    return kept(size, rng, 1 - p, index, *window).to(device=device, dtype=dtype)
+
+
+def _randint(
+    rng: Tensor, size: Sequence[int], low: int, high: int, index: int, dtype: torch.dtype, device: torch.device,
+    *window: Sequence[int]
+) -> Tensor:  # fmt: skip
+    """Whole numbers in [low, high), each as likely as another to within 2**-63 of the range."""
+    drawn = _drawn(rng, index, size, window, 2).view(torch.int64).squeeze(-1)
+    return ((drawn & (2**63 - 1)) % (high - low) + low).to(device=device, dtype=dtype)
 
 
 def _fill_fake(rng: Tensor, size: Sequence[int], *rest: Any) -> Tensor:
-    # The element type and the device stand behind the numbers p (if any) and index.
     dtype, device = next((rest[at], rest[at + 1]) for at in range(len(rest)) if isinstance(rest[at], torch.dtype))
     return torch.empty(size, dtype=dtype, device=device)
 
@@ -144,21 +117,19 @@ define(
     lambda x, *_: torch.empty_like(x),
 )
 torch.library.register_autograd("hap::dropout", _dropout_backward, setup_context=_dropout_setup, lib=library)
-define(
-    f"rand(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor",
-    _drawn(torch.rand),
-    _fill_fake,
-)
-define(
-    f"randn(Tensor rng, int[] size, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor",
-    _drawn(torch.randn),
-    _fill_fake,
-)
-define(
-    f"bernoulli(Tensor rng, int[] size, float p, int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor",
-    _bernoulli,
-    _fill_fake,
-)
+
+_FILLS: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "rand": ("", _rand),
+    "randn": ("", _randn),
+    "bernoulli": ("float p, ", _bernoulli),
+    "randint": ("int low, int high, ", _randint),
+}
+for _name, (_parameters, _kernel) in _FILLS.items():
+    define(
+        f"{_name}(Tensor rng, int[] size, {_parameters}int index, ScalarType dtype, Device device, {WINDOW}) -> Tensor",
+        _kernel,
+        _fill_fake,
+    )
 
 
 # A multiplication an element; the drawing of the mask is not counted.

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+from hap.trace import random_decompositions
+
 aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -166,32 +168,6 @@ def _new(value: int) -> Callable[..., Tensor]:
     return filled
 
 
-# ---- random numbers like a tensor: the plain operators, which the clean-up replaces by hap's
-
-
-def _rand_like(x: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return aten.rand(list(x.shape), dtype=dtype or x.dtype, device=device or x.device)
-
-
-def _randn_like(x: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return aten.randn(list(x.shape), dtype=dtype or x.dtype, device=device or x.device)
-
-
-def _bernoulli(x: Tensor, *, generator: Any = None) -> Tensor:
-    drawn = aten.rand(list(x.shape), dtype=x.dtype, device=x.device)
-    return aten._to_copy(aten.lt.Tensor(drawn, x), dtype=x.dtype)
-
-
-def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
-    drawn = aten.rand(list(x.shape), dtype=x.dtype, device=x.device)
-    return aten.add.Tensor(aten.mul.Tensor(drawn, high - low), low)
-
-
-def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
-    drawn = aten.randn(list(x.shape), dtype=x.dtype, device=x.device)
-    return aten.add.Tensor(aten.mul.Tensor(drawn, std), mean)
-
-
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.t.default: _t,
     aten.transpose.int: _transpose,
@@ -228,11 +204,6 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.ones.default: lambda size, *, dtype=None, device=None, **_: aten.full(
         size, 1, dtype=dtype or torch.get_default_dtype(), device=device
     ),
-    aten.rand_like.default: _rand_like,
-    aten.randn_like.default: _randn_like,
-    aten.bernoulli.default: _bernoulli,
-    aten.uniform.default: _uniform,
-    aten.normal_functional.default: _normal,
 }
 
 _TORCH = get_decompositions(
@@ -252,5 +223,5 @@ _TORCH = get_decompositions(
     ]
 )  # fmt: skip
 
-TABLE: dict[Any, Callable[..., Any]] = {**_TORCH, **_OWN}
+TABLE: dict[Any, Callable[..., Any]] = {**_TORCH, **_OWN, **random_decompositions.TABLE}
 """The decompositions of the joint export, by overload."""
