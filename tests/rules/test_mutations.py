@@ -27,10 +27,12 @@ HARMLESS = {
     ("hap.sdpa_backward.default", ("!", "f")),
     # Each rank would make all the zeros, and they sum to zeros.
     ("aten.new_zeros.default", ("!", "s0")),
-    # The kernel scatters by index, whatever rows of gradients it is given.
-    ("aten.max_pool2d_with_indices_backward.default", ("!", "p")),
 }
 """Mutations that give instructions which happen to be right."""
+
+
+UNCHECKED = re.compile(r"aten\.(max_unpool|(adaptive_|fractional_)?max_pool)\dd(_with_indices)?(_backward)?\.")
+"""Kernels that read or write at indices without a check: what a wrong rule asks for may corrupt memory."""
 
 
 def mutations(text: str) -> Iterator[tuple[Mutation, str]]:
@@ -89,7 +91,7 @@ def trial(case: Case, seed: int) -> tuple[frozenset[str], bool]:
     return beside_replicated(axes, operator), wrong
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("name", sorted(name for name in RULES if not UNCHECKED.match(name)))
 def test_mutations_are_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutation survives where it adds an instruction that passes all trials."""
     torch.set_num_threads(1)

@@ -12,13 +12,17 @@ from hap.rules.families import (
     contraction,
     convolution,
     creation,
+    fourier,
     indexing,
     joining,
+    linalg,
     normalisation,
+    order,
     pointwise,
     pooling,
     random,
     reduction,
+    resampling,
     view,
 )
 
@@ -35,6 +39,10 @@ FAMILIES = (
     attention,
     random,
     creation,
+    order,
+    resampling,
+    fourier,
+    linalg,
 )
 
 RULES: Table = {}

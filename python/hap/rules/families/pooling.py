@@ -1,14 +1,25 @@
-"""Pooling over windows of positions."""
+"""Pooling over windows of positions. Letters: n what is pooled apart, x positions, y windows."""
 
 from __future__ import annotations
 
 from hap.rules.call import Rule, Table
 
+
+def _letters(letter: str, count: int) -> str:
+    return " ".join(f"{letter}{i}!" for i in range(count))
+
+
 RULES: Table = {
-    "aten.max_pool2d_with_indices.default": Rule("*n h! w! -> *n p! q!, *n p! q!"),
-    "aten.max_pool2d_with_indices_backward.default": Rule("~*n p! q!, *n h! w!, *n p! q! -> *n h! w!"),
-    "aten.avg_pool2d.default": Rule("~*n h! w! -> *n p! q!"),
-    "aten.avg_pool2d_backward.default": Rule("~*n p! q!, *n h! w! -> *n h! w!"),
-    "aten._adaptive_avg_pool2d.default": Rule("~*n h! w! -> *n p! q!"),
-    "aten._adaptive_avg_pool2d_backward.default": Rule("~*n p! q!, *n h! w! -> *n h! w!"),
+    "aten.fractional_max_pool2d.default": Rule("n c x0! x1!, n c d! -> n c y0! y1!, n c y0! y1!"),
+    "aten.fractional_max_pool3d.default": Rule("n c x0! x1! x2!, n c d! -> n c y0! y1! y2!, n c y0! y1! y2!"),
 }
+for _count in (2, 3):
+    _in, _out = f"*n {_letters('x', _count)}", f"*n {_letters('y', _count)}"
+    for _name in ("max_pool{}d_with_indices", "adaptive_max_pool{}d"):
+        RULES[f"aten.{_name.format(_count)}.default"] = Rule(f"{_in} -> {_out}, {_out}")
+    for _name in ("max_pool{}d_with_indices", "adaptive_max_pool{}d", "fractional_max_pool{}d"):
+        RULES[f"aten.{_name.format(_count)}_backward.default"] = Rule(f"~{_out}, {_in}, {_out} -> {_in}")
+    for _name in ("avg_pool{}d", "_adaptive_avg_pool{}d"):
+        RULES[f"aten.{_name.format(_count)}.default"] = Rule(f"~{_in} -> {_out}")
+        RULES[f"aten.{_name.format(_count)}_backward.default"] = Rule(f"~{_out}, {_in} -> {_in}")
+    RULES[f"aten.max_unpool{_count}d.default"] = Rule(f"~{_out}, {_out} -> {_in}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hap.rules.call import Call, Rule, Table
 
 
-def _reduction(call: Call, mark: str, block: bool, composite: str = "") -> str:
+def reduction(call: Call, mark: str, block: bool, composite: str = "") -> str:
     """Each dimension a letter; the reduced ones are gone, or of size one, in every result.
 
     ``composite``: what crosses each of the reduced ones (of the flattened tensor's positions, only the first).
@@ -30,16 +30,16 @@ def _reduction(call: Call, mark: str, block: bool, composite: str = "") -> str:
 
 def _sum(call: Call) -> str:
     """May be shared along the dimensions that it takes."""
-    return _reduction(call, "~", block=False)
+    return reduction(call, "~", block=False)
 
 
 def _mean(call: Call) -> str:
     """Divides by the size on this rank, so the dimensions that it takes stay whole."""
-    return _reduction(call, "~", block=True)
+    return reduction(call, "~", block=True)
 
 
 def _other(composite: str) -> Callable[[Call], str]:
-    return lambda call: _reduction(call, "", block=True, composite=composite)
+    return lambda call: reduction(call, "", block=True, composite=composite)
 
 
 def along_dim(call: Call) -> dict[str, int]:
@@ -49,7 +49,7 @@ def along_dim(call: Call) -> dict[str, int]:
     return {"a": dim, "b": max(rank - 1 - dim, 0)}
 
 
-def _along(line: str) -> Callable[[Call], str]:
+def along(line: str) -> Callable[[Call], str]:
     """A line with ``*a d! *b``; a tensor without dimensions is a single element, on which nothing can be shared."""
 
     def write(call: Call) -> str:
@@ -77,18 +77,18 @@ RULES: Table = {
     "aten.mean.default": Rule(_mean),
     "aten.mean.dim": Rule(_mean),
     **{f"aten.{name}": Rule(_other(composite)) for composite, names in _NOT_LINEAR.items() for name in names.split()},
-    "aten.cumsum.default": Rule(_along("~*a d! *b -> *a d! *b composite d=cumsum"), runs=along_dim),
-    "aten.cumprod.default": Rule(_along("*a d! *b -> *a d! *b composite d=cumprod"), runs=along_dim),
-    "aten.sort.default": Rule(_along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
-    "aten.sort.stable": Rule(_along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
-    "aten.topk.default": Rule(_along("*a d! *b -> *a k! *b, *a k! *b"), runs=along_dim),
-    "aten._softmax.default": Rule(_along("*a d! *b -> *a d! *b composite d=softmax"), runs=along_dim),
-    "aten._safe_softmax.default": Rule(_along("*a d! *b -> *a d! *b composite d=safe_softmax"), runs=along_dim),
-    "aten._log_softmax.default": Rule(_along("*a d! *b -> *a d! *b composite d=log_softmax"), runs=along_dim),
+    "aten.cumsum.default": Rule(along("~*a d! *b -> *a d! *b composite d=cumsum"), runs=along_dim),
+    "aten.cumprod.default": Rule(along("*a d! *b -> *a d! *b composite d=cumprod"), runs=along_dim),
+    "aten.sort.default": Rule(along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
+    "aten.sort.stable": Rule(along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
+    "aten.topk.default": Rule(along("*a d! *b -> *a k! *b, *a k! *b"), runs=along_dim),
+    "aten._softmax.default": Rule(along("*a d! *b -> *a d! *b composite d=softmax"), runs=along_dim),
+    "aten._safe_softmax.default": Rule(along("*a d! *b -> *a d! *b composite d=safe_softmax"), runs=along_dim),
+    "aten._log_softmax.default": Rule(along("*a d! *b -> *a d! *b composite d=log_softmax"), runs=along_dim),
     "aten._softmax_backward_data.default": Rule(
-        _along("~*a d! *b, *a d! *b -> *a d! *b composite d=softmax_backward"), runs=along_dim
+        along("~*a d! *b, *a d! *b -> *a d! *b composite d=softmax_backward"), runs=along_dim
     ),
     "aten._log_softmax_backward_data.default": Rule(
-        _along("~*a d! *b, *a d! *b -> *a d! *b composite d=log_softmax_backward"), runs=along_dim
+        along("~*a d! *b, *a d! *b -> *a d! *b composite d=log_softmax_backward"), runs=along_dim
     ),
 }
