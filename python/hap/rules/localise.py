@@ -13,7 +13,7 @@ from hap.graph import Ref
 from hap.placement import PARTIAL, REPLICATE, Placements, Shard
 from hap.rules.binding import Bound
 from hap.rules.call import Call, Shape
-from hap.rules.choices import Choice
+from hap.rules.choices import Choice, Leaf
 from hap.rules.local import LocalCode, Value, Writer, narrow_axis
 
 Occurrences = tuple[tuple[int, int], ...]
@@ -94,16 +94,20 @@ class Site:
         sizes, at = self.leaf_sizes[letter], self.choice.letter[1]
         return [prod(sizes[:at]), sizes[at], prod(sizes[at + 1 :]), self.offset, self.share]
 
-    def window(self, letters: Sequence[str]) -> dict[str, Any]:
-        """This rank's part of a tensor with these dimensions: sizes of its leaves, and a box in them."""
-        if self.choice.letter is None or self.choice.letter[0] not in letters:
-            return {}
+    def window(self, letters: Sequence[str], also: Mapping[Leaf, tuple[int, int]] | None = None) -> dict[str, Any]:
+        """This rank's part of a tensor with these dimensions: sizes of its leaves, and a box in them.
+
+        ``also``: the first unit and the units of further leaves that are narrowed.
+        """
+        narrowed = dict(also or {})
+        if self.choice.letter is not None:
+            narrowed.setdefault(self.choice.letter, (self.offset, self.share))
         leaves = [(letter, leaf) for letter in letters for leaf in range(len(self.leaf_sizes[letter]))]
+        if not narrowed.keys() & set(leaves):
+            return {}
         sizes = [self.leaf_sizes[letter][leaf] for letter, leaf in leaves]
-        at = leaves.index(self.choice.letter)
-        starts, lengths = [0] * len(sizes), list(sizes)
-        starts[at], lengths[at] = self.offset, self.share
-        return {"sizes": sizes, "starts": starts, "lengths": lengths}
+        boxes = [narrowed.get(leaf, (0, size)) for leaf, size in zip(leaves, sizes, strict=True)]
+        return {"sizes": sizes, "starts": [b[0] for b in boxes], "lengths": [b[1] for b in boxes]}
 
 
 def local_code(site: Site) -> LocalCode:

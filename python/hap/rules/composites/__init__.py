@@ -7,10 +7,10 @@ sends has its cost (:class:`hap.rules.choices.Inner`).
 from __future__ import annotations
 
 from hap.rules.choices import Composite
-from hap.rules.composites import normalisation, reduction, softmax
+from hap.rules.composites import attention, normalisation, reduction, softmax
 
 COMPOSITES: dict[str, Composite] = {}
-for _module in (softmax, normalisation, reduction):
+for _module in (attention, softmax, normalisation, reduction):
     _twice = COMPOSITES.keys() & _module.COMPOSITES.keys()
     assert not _twice, f"composites in two modules: {sorted(_twice)}"
     COMPOSITES.update(_module.COMPOSITES)

@@ -2,7 +2,7 @@
 
 Letters: b batch dimensions, g heads, j and r the heads of queries to each of keys and values (grouped queries), s
 queries, t keys, e and f features of a head. Batch dimensions broadcast. Queries may be shared also under a causal mask,
-which is told where they stand.
+which is told where they stand; how keys are, says :mod:`hap.rules.composites.attention`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def _forward(call: Call) -> str | None:
         return None
     q, k, v, out, lse = (" ".join(dims) for dims in (letters.q, letters.k, letters.v, letters.out, letters.lse))
     read = "0 1 3" if call.has("mask") else "0 1"
-    return f"{', '.join([q, k, '~' + v, *_extra(call, letters)])} -> {out}, {lse}{{{read}}}"
+    line = f"{', '.join([q, k, '~' + v, *_extra(call, letters)])} -> {out}, {lse}{{{read}}}"
+    return f"{line} composite t=attention_keys, s=attention_ring"
 
 
 def _backward(call: Call) -> str | None:
@@ -101,15 +102,19 @@ def _backward(call: Call) -> str | None:
     mask = _mask(call, letters) if call.has("mask") else "."
     line = f"{', '.join(['~' + out, q, k, v, out, lse, *_extra(call, letters)])} -> {q}, {k}, {v}, {mask}"
     # From the log-sum-exp over all keys, each key's share of the gradients follows without the others.
-    return line.replace("t!", "t")
+    return f"{line.replace('t!', 't')} composite s=attention_ring_backward"
+
+
+def score_letters(call: Call) -> list[str]:
+    """The letters of the scores, dimension by dimension."""
+    letters = _letters(call)
+    assert letters is not None
+    return [letter for dim in letters.scores if dim != "_" for letter in dim.strip("()!").split()]
 
 
 def _where(call: Call, local: Local) -> Lowered:
     """The rank's part of the scores where there is dropout, of the sequences where the mask is causal."""
-    letters = _letters(call)
-    assert letters is not None
-    names = [letter for dim in letters.scores if dim != "_" for letter in dim.strip("()!").split()]
-    changes = local.window(names) if call.has("rng") else {}
+    changes = local.window(score_letters(call)) if call.has("rng") else {}
     if call["causal"]:
         stretches = {"queries": local.stretch("s"), "keys": local.stretch("t")}
         changes |= {name: stretch for name, stretch in stretches.items() if stretch is not None}
