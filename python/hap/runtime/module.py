@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,26 @@ class ParallelModule(nn.Module):
         """The plan of the latest call; ``None`` before the first."""
         latest = self._hap_session.latest
         return None if latest is None else latest.plan
+
+    @property
+    def rng_state(self) -> tuple[int, int]:
+        """Seed and step: what the random numbers of the next call are drawn from, beside operator and position.
+
+        The step counts the calls that drew some. Save both with a checkpoint, and set them, on all ranks, to go on with
+        the numbers that would have come next: on any devices, under any plan. ``model.rng_state = (seed, 0)`` starts
+        anew.
+        """
+        return self._hap_session.seed % 2**64, self._hap_session.steps
+
+    @rng_state.setter
+    def rng_state(self, state: tuple[int, int]) -> None:
+        try:
+            seed, step = (operator.index(number) for number in state)
+        except (TypeError, ValueError):
+            raise HapError(f"rng_state: expected a seed and a step, got {state!r}") from None
+        if not (-(2**63) <= seed < 2**64 and 0 <= step < 2**32):
+            raise HapError(f"rng_state: expected a seed of 64 bits and a step from 0 to 2**32 - 1, got {state!r}")
+        self._hap_session.seed, self._hap_session.steps = signed(seed), step
 
     def local_inputs(self, *inputs: Any) -> Any:
         """Mark tensors as this rank's share of a global batch, in the order of the ranks.
@@ -105,8 +126,10 @@ def parallelize(
     Inputs are global batches, the same on every rank, unless they come through ``model.local_inputs`` or
     :class:`hap.DistributedSampler`. A call with new shapes is planned again with the parameters where they are. A
     scalar loss is the global one on every rank; other outputs beside it stay where they are, as
-    :class:`hap.ShardedTensor`. Without a scalar loss outputs come back whole. Random numbers (dropout) follow
-    ``torch.initial_seed()`` of rank 0 at this call.
+    :class:`hap.ShardedTensor`. Without a scalar loss outputs come back whole. Random numbers (dropout) are
+    functions of a seed, the number of the call, and their place in the whole tensor, so that they are the same on any
+    devices, under any plan. The seed is ``torch.initial_seed()`` of rank 0 now, so ``torch.manual_seed`` before this
+    call determines the run. ``model.rng_state`` is seed and step, to be saved and set again.
 
     The loss is the output called ``loss``, else the scalars. Outputs beside it are for metrics and carry no gradient:
     a loss computed from them outside raises at its ``backward``. Compute all of the loss inside the module, or return
@@ -212,7 +235,7 @@ def run(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         else:
             with torch.no_grad():
                 results = step.infer(inputs)
-    if session.module.training:
+    if any(graph.inputs[given.input].kind == "rng" for given in step.program.inputs):
         session.steps += 1
     return _outputs(session, prepared, results, state)
 

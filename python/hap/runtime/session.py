@@ -72,7 +72,7 @@ class Session:
         control: the ranks, for small messages.
         group: the ranks, for tensors.
         make_plan: plans an annotated graph, run on rank 0; takes the axes, stored placements and fixed splits.
-        seed: seed of the random numbers in the graph.
+        seed: seed of the random numbers in the graph, of 64 bits, signed.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class Session:
         return prepared, units
 
     def _agree(self, call: Call, flags: tuple[bool, ...]) -> tuple[int, ...]:
-        """Compare the kinds of call over the ranks; the samples that each rank brings.
+        """Compare the kinds of call and the random numbers' state over the ranks; the samples that each rank brings.
 
-        One exchange of three numbers at each call: a rank that stood in a collective of the step while another planned
+        One exchange of a few numbers at each call: a rank that stood in a collective of the step while another planned
         would wait for ever.
         """
         key = (call.key, flags)
@@ -147,17 +147,19 @@ class Session:
             if change is not None:
                 raise HapError(change)
             return (call.samples,)
-        mine = [number, call.samples, int(change is not None)]
+        mine = [number, call.samples, int(change is not None), self.seed, self.steps]
         numbers = self.control.numbers(mine, "comparing the ranks' inputs")
-        if any(changed for *_, changed in numbers):
-            changed = [rank for rank, entry in enumerate(numbers) if entry[2]]
+        changed = [rank for rank, entry in enumerate(numbers) if entry[2]]
+        if changed:
             raise HapError(change or f"the module was changed on {ranks_text(changed)} after hap.parallelize took it")
         if any(other != number for other, *_ in numbers):
             self.control.same(call.description(), "the inputs of one call")
             module = {"the names of parameters": ", ".join(self.state()), "training flags or requires_grad": str(flags)}
             self.control.same(module, "the module at one call")
             raise RuntimeMismatchError("the ranks call the module in different ways")
-        return tuple(samples for _, samples, _ in numbers)
+        if any(entry[3:] != (self.seed, self.steps) for entry in numbers):
+            self.control.same({"rng_state": f"({self.seed}, {self.steps})"}, "the random numbers of one call")
+        return tuple(entry[1] for entry in numbers)
 
     def _prepare(self, call: Call, total: int, units: tuple[int, ...] | None) -> Prepared:
         """Trace, plan and lower a new kind of call; the first one also places the parameters."""
