@@ -44,12 +44,12 @@ demo: $(VENV)/.built
 	@$(BIN)/python examples/demo.py
 
 test: build
-	@$(TEST) -n 2
+	@$(TEST) -n 2 --dist loadgroup
 
 # Many more random examples in every property test: HAP_TEST_EXAMPLES of each.
 test-full: export HAP_TEST_EXAMPLES ?= 200
 test-full: build
-	@$(TEST) -n 2 --timeout 1800
+	@$(TEST) -n 2 --dist loadgroup --timeout 1800
 
 lint: build
 	cargo fmt --check

@@ -11,11 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hap import interpret
-from hap.rules import AxisGraph, annotate
-from hap.runtime.emulate import emulate
-from hap.trace import trace
+from hap.rules import AxisGraph
 from tests import models
+from tests.runtime.one_device import Step, step
 from tests.runtime.programs import random_program, random_splits
 
 FEW = settings(max_examples=int(os.environ.get("HAP_TEST_EXAMPLES", "4")))
@@ -26,18 +24,12 @@ def tolerance(axes: AxisGraph) -> float:
     return 1e-5 if any(tensor.dtype == torch.float32 for tensor in axes.graph.tensors) else 1e-10
 
 
-Reference = dict[tuple[str, str], torch.Tensor | None]
-
-
 @functools.cache
-def traced(name: str) -> tuple[AxisGraph, dict[int, torch.Tensor], Reference]:
+def traced(name: str) -> Step:
     options = {"attention": "eager"} if name == "bert_eager" else {}
     options |= {"batch_norm": True, "dropout": 0.3} if name == "vgg19_batch_norm" else {}
     build = getattr(models, {"bert_eager": "bert", "vgg19_batch_norm": "vgg19"}.get(name, name))
-    module, args, kwargs = build(**options)
-    axes = annotate(trace(module, args, kwargs))
-    values = interpret.bind(axes.graph, module, args, kwargs, rng=(3, 1))
-    return axes, values, interpret.run(axes.graph, values)
+    return step(*build(**options))
 
 
 @pytest.mark.timeout(900)
@@ -45,24 +37,10 @@ def traced(name: str) -> tuple[AxisGraph, dict[int, torch.Tensor], Reference]:
 @FEW
 @given(seed=st.integers(0, 2**32))
 def test_random_program_equals_one_device(name: str, seed: int) -> None:
-    axes, values, reference = traced(name)
-    before = {tensor: value.clone() for tensor, value in values.items()}
+    whole = traced(name)
+    axes = whole.axes
     generator = random.Random(seed)
     ranks = generator.randint(1, 5)
     splits = random_splits(axes, ranks, generator)
     forbidden = ("batch",) if generator.random() < 0.5 else ()
-    program = random_program(axes, generator, forbidden_axes=forbidden)
-    outputs = emulate(axes, program, splits, ranks, values)
-
-    gradients = [g for (kind, _), g in reference.items() if kind == "gradient" and g is not None]
-    floor = 1e-3 * float(torch.stack([g.double().norm() for g in gradients]).norm())
-    assert len(outputs) == sum(output.tensor is not None for output in axes.graph.outputs)
-    for output in outputs:
-        expected = reference[output.kind, output.name]
-        assert expected is not None
-        for copy in output.copies:
-            difference = float((copy.double() - expected.double()).norm())
-            limit = tolerance(axes) * max(float(expected.double().norm()), floor)
-            assert difference <= limit, f"{output.kind} {output.name}: {difference} over {limit}"
-    for tensor, value in before.items():
-        assert torch.equal(value, values[tensor]), "the run wrote to its inputs"
+    whole.check(random_program(axes, generator, forbidden_axes=forbidden), splits, ranks, tolerance(axes))
