@@ -1,0 +1,117 @@
+"""A causal transformer with dropout whose program shards the sequence and nothing else, against one device."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from hap import interpret
+from hap.program import Compute
+from hap.rules import AxisGraph, annotate
+from hap.runtime.emulate import emulate
+from hap.trace import trace
+from tests.runtime.programs import random_program, random_splits
+
+FEW = settings(max_examples=int(os.environ.get("HAP_TEST_EXAMPLES", "3")))
+ATTENTION = ("hap.sdpa.default", "hap.sdpa_backward.default")
+WAYS = {
+    # how the sequence is shared in attention and in its backward: the composite's name, and the letter
+    "queries": ((None, "s"), (None, "s")),
+    "keys": (("attention_keys", "t"), (None, "t")),
+    "ring": (("attention_ring", "s"), ("attention_ring_backward", "s")),
+}
+
+
+class Layer(nn.Module):
+    """Attention with two queries to a key, and a perceptron."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.kv = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+        self.out, self.first, self.second = (nn.Linear(hidden, hidden) for _ in range(3))
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def heads(y: torch.Tensor, count: int) -> torch.Tensor:
+            return y.unflatten(-1, (count, -1)).transpose(1, 2)
+
+        y = self.norms[0](x)
+        k, v = (heads(part, self.heads // 2) for part in self.kv(y).chunk(2, -1))
+        y = F.scaled_dot_product_attention(heads(self.q(y), self.heads), k, v, None, 0.2, True, enable_gqa=True)
+        x = x + F.dropout(self.out(y.transpose(1, 2).flatten(2)), 0.1)
+        return x + F.dropout(self.second(F.gelu(self.first(self.norms[1](x)))), 0.1)
+
+
+class Causal(nn.Module):
+    """A language model; labels of -100 are ignored."""
+
+    def __init__(self, vocabulary: int = 11, hidden: int = 8, length: int = 7, layers: int = 2) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, hidden), nn.Embedding(length, hidden)
+        self.layers = nn.ModuleList(Layer(hidden, 4) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        y = F.dropout(self.tokens(x) + self.positions.weight, 0.1)
+        for layer in self.layers:
+            y = layer(y)
+        return F.cross_entropy((y @ self.tokens.weight.T).flatten(0, 1), labels.flatten())
+
+
+@functools.cache
+def traced() -> tuple[AxisGraph, dict[int, torch.Tensor], dict[tuple[str, str], torch.Tensor | None], int]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        module = Causal().double()
+        x, labels = torch.randint(0, 11, (2, 3, 7))
+    labels[0, 2:] = -100
+    axes = annotate(trace(module, (x, labels)))
+    values = interpret.bind(axes.graph, module, (x, labels), {}, rng=(3, 1))
+    tokens = next(value.tensor for value in axes.graph.inputs if value.kind == "input")
+    (sequence,) = (o.axis for o in axes.occurrences[tokens] if o.dim == 1)
+    return axes, values, interpret.run(axes.graph, values), sequence
+
+
+def along_the_sequence(axes: AxisGraph, sequence: int, way: str) -> AxisGraph:
+    """Each operator's choices without the ones along other axes; attention's are the one ``way``."""
+    choices = []
+    for operator, offered in zip(axes.graph.operators, axes.choices, strict=True):
+        kept = [choice for choice in offered if choice.axis in (None, sequence)]
+        if str(operator.target) in ATTENTION:
+            wanted = WAYS[way][ATTENTION.index(str(operator.target))]
+            (chosen,) = (c for c in kept if c.letter and (c.composite, c.letter[0]) == wanted and c.axis == sequence)
+            kept = [kept[0], chosen]
+        choices.append(tuple(kept))
+    return dataclasses.replace(axes, choices=tuple(choices))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_a_program_that_shards_the_sequence_equals_one_device(way: str, seed: int) -> None:
+    axes, values, reference, sequence = traced()
+    generator = random.Random(seed)
+    ranks = generator.randint(2, 4)
+    splits = random_splits(axes, ranks, generator)
+    name = axes.axes[sequence].name
+    forbidden = tuple(axis.name for axis in axes.axes if axis.name != name)
+    only = along_the_sequence(axes, sequence, way)
+    program = random_program(only, generator, forbidden_axes=forbidden, sharded=1.0)
+    attention = [i for i in program.instructions if isinstance(i, Compute) and i.target in ATTENTION]
+    assert len(attention) == 4
+    assert {i.axis for i in attention} == {name}
+    assert {i.axis for i in program.instructions if isinstance(i, Compute)} <= {name, None}
+    for output in emulate(axes, program, splits, ranks, values):
+        expected = reference[output.kind, output.name]
+        assert expected is not None
+        for copy in output.copies:
+            torch.testing.assert_close(copy, expected, rtol=1e-9, atol=1e-11, msg=f"{output.kind} {output.name}")
