@@ -17,7 +17,7 @@ from hap.trace.sources import source_of
 aten = torch.ops.aten
 hap = torch.ops.hap
 
-_FILLS: dict[Any, tuple[Any, tuple[str, ...]]] = {
+FILLS: dict[Any, tuple[Any, tuple[str, ...]]] = {
     aten.rand.default: (hap.rand, ()),
     aten.rand.generator: (hap.rand, ()),
     aten.randn.default: (hap.randn, ()),
@@ -53,7 +53,7 @@ def replace_random(graph: Graph, rng: Node) -> None:
             _set_argument(node, "rng", rng)
         elif node.target is aten.native_dropout.default:
             _replace_dropout(graph, node, rng, next(numbers))
-        elif node.target in _FILLS and not node.kwargs.get("generator"):
+        elif node.target in FILLS and not node.kwargs.get("generator"):
             _replace_fill(graph, node, rng, next(numbers))
         else:
             raise TraceError(
@@ -87,7 +87,7 @@ def _replace_dropout(graph: Graph, node: Node, rng: Node, number: int) -> None:
 
 def _replace_fill(graph: Graph, node: Node, rng: Node, number: int) -> None:
     value = node.meta["val"]
-    target, names = _FILLS[node.target]
+    target, names = FILLS[node.target]
     args = (rng, list(value.shape), *(argument(node, name) for name in names), number, value.dtype, value.device)
     node.replace_all_uses_with(_inserted(graph, node, target.default, args, node))
     graph.erase_node(node)
