@@ -1,4 +1,4 @@
-"""hap's own operators against PyTorch's, and their masks against the split of the tensor."""
+"""hap's own operators against PyTorch's."""
 
 from __future__ import annotations
 
@@ -76,28 +76,6 @@ def window(sizes: list[int], dim: int, start: int, length: int) -> tuple[list[in
     return sizes, starts, lengths
 
 
-@pytest.mark.parametrize(("dim", "offset", "units"), [(0, 1, 1), (1, 1, 2), (2, 0, 1), (3, 2, 3), (4, 3, 0)])
-def test_masks_do_not_depend_on_the_split(dim: int, offset: int, units: int) -> None:
-    sizes = [2, 3, 2, 5, 7]
-    whole = ops.dropout(torch.ones(2, 6, 5, 7), RNG, 0.3, 4)
-    part = whole.view(sizes).narrow(dim, offset, units)
-    shape = list(part.shape)
-    local = [shape[0], shape[1] * shape[2], shape[3], shape[4]]
-    got = ops.dropout(torch.ones(local), RNG, 0.3, 4, *window(sizes, dim, offset, units))
-    torch.testing.assert_close(got, part.reshape(local), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", ["rand", "randn", "bernoulli"])
-def test_random_tensors_do_not_depend_on_the_split(name: str) -> None:
-    operator: Any = getattr(ops, name)
-    rest = (*((0.3,) if name == "bernoulli" else ()), 5, torch.float32, torch.device("cpu"))
-    whole = operator(RNG, [6, 5], *rest)
-    got = operator(RNG, [2, 5], *rest, *window([3, 2, 5], 0, 1, 1))
-    torch.testing.assert_close(got, whole.view(3, 2, 5)[1], rtol=0, atol=0)
-    other = operator(torch.tensor([7, 4]), [6, 5], *rest)
-    assert not torch.equal(whole, other)
-
-
 def test_attention_split_by_heads_or_batch_drops_the_same_weights() -> None:
     (q, k, v), *_ = attention_inputs("plain")
     attributes = (0.4, False, 0.3, False, 6)
@@ -112,18 +90,6 @@ def test_attention_split_by_heads_or_batch_drops_the_same_weights() -> None:
             got = ops.sdpa_backward(local, *part, local, local_lse, None, RNG, *attributes, False, *box)
             for mine, whole in zip(got[:3], grads[:3], strict=True):
                 torch.testing.assert_close(mine, whole.narrow(dim, offset, units), rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
-def test_dropout_keeps_the_right_share(p: float) -> None:
-    count = 100_000
-    x = torch.ones(count, dtype=torch.bfloat16)
-    kept = ops.dropout(x, RNG, p, 0)
-    share = (kept != 0).double().mean().item()
-    # Five standard deviations of a binomial share.
-    assert abs(share - (1 - p)) <= 5 * (p * (1 - p) / count) ** 0.5
-    if p < 1:
-        assert kept.max().item() == torch.tensor(1 / (1 - p)).bfloat16().item()
 
 
 def test_flops_are_those_of_pytorch() -> None:
