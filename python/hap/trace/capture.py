@@ -20,7 +20,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from hap.trace.compat import is_hidden_side_effect
 from hap.trace.decompositions import TABLE
 from hap.trace.refusals import check_captured
-from hap.trace.replacements import replace_targets, replaced
+from hap.trace.replacements import replace_targets, replaced, shapes_replaced
 from hap.trace.root import Root
 
 logger = logging.getLogger("hap")
@@ -93,7 +93,8 @@ def _warnings_about_the_module() -> Iterator[None]:
 def capture(root: Root, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
     """The joint graph of ``root`` on ATen, with descriptors on its inputs and outputs. ``tensors`` are fakes."""
     with _settings():
-        forward = dynamo_graph_capture_for_export(root)(*tensors)
+        with shapes_replaced():
+            forward = dynamo_graph_capture_for_export(root)(*tensors)
         check_captured(forward)
         replace_targets(forward)
         with contextlib.ExitStack() as stack:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._dynamo import exc
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from hap.errors import TraceError
 from hap.trace.root import changed_state
@@ -24,6 +25,18 @@ _EXPLANATION = re.compile(r"^  Explanation: (?P<what>.*)$", re.MULTILINE)
 _ADVICE = (
     "rewrite this line with PyTorch operators, or compute it outside of the module and pass the result as an input"
 )
+_SHAPES_ADVICE = (
+    "keep every row and weigh it by a mask (torch.where); to route tokens to experts, send them by a one-hot dispatch "
+    "tensor of fixed capacity in an einsum, as GShard and Switch do"
+)
+_INSTEAD = {
+    r"pack_padded_sequence|pad_packed_sequence|pack_sequence": (
+        "packed sequences mix the samples of a batch, by which hap shares the work: pass the padded tensor to the "
+        "recurrent layer, take the last output of each sequence by its length with torch.gather, and leave the padding "
+        "out of the loss (ignore_index)"
+    ),
+}
+"""What to do about single functions that cannot be captured, by a pattern of their names."""
 _VALUES_ADVICE = (
     "use torch.where, torch.clamp or a mask instead, or pass what decides as an input that is no tensor (a constant of "
     "the trace)"
@@ -85,10 +98,11 @@ def check_captured(captured: torch.fx.GraphModule) -> None:
         for value in values if isinstance(values, (tuple, list)) else (values,):
             sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
             if any(isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) for size in sizes):
-                raise TraceError(
-                    f"{source_of(node) or node.name}: a shape or number depends on the values of tensors: "
-                    f"{_VALUES_ADVICE}"
-                )
+                what, advice = ("number", _VALUES_ADVICE)
+                if isinstance(value, torch.Tensor):
+                    what, advice = ("shape", _SHAPES_ADVICE)
+                where = source_of(node) or node.name
+                raise TraceError(f"{where}: a {what} depends on the values of tensors: {advice}")
         if node.op == "call_function" and node.target is torch.nn.functional.embedding and _is_sparse(node):
             raise TraceError(f"{source_of(node)}: asks for sparse gradients: hap trains dense ones; use sparse=False")
 
@@ -117,6 +131,8 @@ def translated(error: Exception, inputs: Mapping[str, Any]) -> TraceError:
         found = _FAKE_CALL.search(text)
         what = found["what"] if found else text.splitlines()[0]
         return TraceError(f"{where}{_line(what)} (example inputs: {given})")
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return TraceError(f"{where}a shape depends on the values of tensors: {_SHAPES_ADVICE}")
     title = text.splitlines()[0].rstrip(".") if text else type(error).__name__
     if isinstance(error, exc.Unsupported):
         raised = _RAISED.search(text)
@@ -129,6 +145,9 @@ def translated(error: Exception, inputs: Mapping[str, Any]) -> TraceError:
             return TraceError(f"{where}the forward branches on the values of tensors: {_VALUES_ADVICE}")
         if "torch.autograd.grad" in title:
             return TraceError(f"{where}torch.autograd.grad inside the forward cannot be captured: {_ADVICE}")
+        for names, advice in _INSTEAD.items():
+            if re.search(names, text):
+                return TraceError(f"{where}this cannot be captured: {advice}")
         explanation = _EXPLANATION.search(text)
         detail = f" ({_line(explanation['what'])})" if explanation else ""
         return TraceError(f"{where}this cannot be captured: {_line(title)}{detail}: {_ADVICE}")

@@ -1,4 +1,4 @@
-"""Functions of ``torch.nn.functional`` that are replaced by operators of :mod:`hap.operators` while tracing."""
+"""PyTorch's functions that are replaced by operators of :mod:`hap.operators` while tracing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hap.operators  # noqa: F401  defines torch.ops.hap
+from hap.trace import recurrent
+from hap.trace.ctc import ctc_loss
 
 # Tells the forward and its backward apart from others until the clean-up numbers them in the order of the graph.
 _indices = itertools.count(1)
@@ -41,7 +43,7 @@ def scaled_dot_product_attention(
     return out
 
 
-REPLACEMENTS = {F.scaled_dot_product_attention: scaled_dot_product_attention}
+REPLACEMENTS = {F.scaled_dot_product_attention: scaled_dot_product_attention, **recurrent.REPLACEMENTS}
 
 
 def replace_targets(captured: torch.fx.GraphModule) -> None:
@@ -55,7 +57,14 @@ def replace_targets(captured: torch.fx.GraphModule) -> None:
 
 
 @contextlib.contextmanager
+def shapes_replaced() -> Iterator[None]:
+    """While Dynamo captures: functions whose shapes depend on values, which cannot stand in its graph."""
+    with patch.object(torch, "ctc_loss", ctc_loss):
+        yield
+
+
+@contextlib.contextmanager
 def replaced() -> Iterator[None]:
-    """The same inside functions that Dynamo leaves whole, such as ``F.multi_head_attention_forward``."""
-    with patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention):
+    """During the joint export: inside functions that Dynamo leaves whole, as ``F.multi_head_attention_forward``."""
+    with shapes_replaced(), patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention):
         yield

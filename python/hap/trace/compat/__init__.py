@@ -1,4 +1,4 @@
-"""What single libraries need while their modules are captured, one file each."""
+"""What single libraries, and single modules of PyTorch, need while they are captured, one file each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from hap.trace.compat import distributions, transformers
+from hap.trace.compat import distributions, recurrent, transformers
 
 
 def is_hidden_side_effect(source: str) -> bool:
@@ -18,5 +18,6 @@ def is_hidden_side_effect(source: str) -> bool:
 @contextlib.contextmanager
 def compatible(module: nn.Module) -> Iterator[None]:
     """Within, the libraries that ``module`` uses can be captured; afterwards their settings are as they were."""
+    recurrent.prepare(module)
     with distributions.compatible(), transformers.compatible(module):
         yield
