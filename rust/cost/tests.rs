@@ -93,6 +93,59 @@ fn collectives_have_their_closed_forms() {
 }
 
 #[test]
+fn collectives_inside_a_composite_cost_as_conversions() {
+    let shares = vec![vec![0.5, 0.375, 0.125]; 3];
+    with_costs(&[1e9; 3], shares, |costs| {
+        let inside = |conversion, axis| {
+            let bytes = 64.0;
+            let collectives = vec![Collective {
+                conversion,
+                bytes,
+                axis,
+            }];
+            costs.inside(&Choice {
+                collectives,
+                ..Choice::default()
+            })
+        };
+        let [r, p, m] = ["R", "P", "S0"].map(placements);
+        let padded = Implementation::Padded;
+        close(
+            inside(Conversion::AllGather, Some(0)),
+            costs.collective(2, &m, &r, padded),
+        );
+        close(
+            inside(Conversion::ReduceScatter, Some(0)),
+            costs.collective(2, &p, &m, padded),
+        );
+        let all_reduce = costs.collective(2, &p, &r, Implementation::Builtin);
+        close(inside(Conversion::AllReduce, None), all_reduce);
+        // 64 bytes of each device go to both others; the largest share is passed on twice.
+        close(
+            inside(Conversion::AllGather, None),
+            2.0 * LATENCY + 2.0 * 64.0 / BANDWIDTH,
+        );
+        close(
+            inside(Conversion::AllToAll, Some(0)),
+            2.0 * LATENCY + 2.0 * 32.0 / BANDWIDTH,
+        );
+        // They follow each other, and each makes one launch more.
+        let collective = Collective {
+            conversion: Conversion::AllReduce,
+            bytes: 64.0,
+            axis: None,
+        };
+        let plain = product().operators[0].choices[1].clone();
+        let twice = Choice {
+            collectives: vec![collective; 2],
+            ..plain.clone()
+        };
+        close(costs.inside(&twice), 2.0 * all_reduce);
+        close(costs.compute(0, &twice, 0), costs.compute(0, &plain, 0) + 2e-6);
+    });
+}
+
+#[test]
 fn the_cheapest_implementation_is_taken_and_ties_go_to_padded() {
     let even = vec![vec![0.5, 0.5]; 3];
     with_costs(&[1e9; 2], even, |costs| {

@@ -1,8 +1,8 @@
 //! Closed forms on hand-made programs.
 
 use super::*;
-use crate::graph::InputKind;
-use crate::testing::{GraphBuilder, MATMUL, Random, perceptron, program, random_program};
+use crate::graph::{Collective, InputKind};
+use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program, random_program};
 use crate::validate::validate;
 use proptest::prelude::*;
 
@@ -174,13 +174,37 @@ fn an_all_to_all_holds_what_is_sent_and_received() {
     assert_eq!(exchange.buffers, 256.0 + 64.0);
 }
 
+#[test]
+fn collectives_inside_a_composite_hold_their_buffer_and_their_result() {
+    let buffers = |conversion, axis| {
+        let mut builder = GraphBuilder::new(&[("m", 8), ("k", 8)]);
+        let x = builder.input(InputKind::Input, "x", &[0, 1]);
+        let y = builder.operator("y", &[x], &[0, 1], 1.0, &[]);
+        let collective = Collective {
+            conversion,
+            bytes: 256.0,
+            axis,
+        };
+        builder.composite(y, "inside", "S0 -> S0", &[collective]);
+        builder.output(OutputKind::Output, "y", y, None);
+        let graph = builder.finish();
+        let lines = ["input x S0", "compute y S0 -> S0", "output y y S0"];
+        peak(&graph, &lines, 1, 2).buffers
+    };
+    assert_eq!(buffers(Conversion::AllReduce, None), 256.0);
+    assert_eq!(buffers(Conversion::AllGather, None), 4.0 * 256.0);
+    assert_eq!(buffers(Conversion::AllGather, Some(0)), 4.0 * 128.0 + 256.0);
+    assert_eq!(buffers(Conversion::ReduceScatter, Some(0)), 4.0 * 128.0);
+    assert_eq!(buffers(Conversion::AllToAll, Some(0)), 2.0 * 64.0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
     fn slopes_are_finite_differences(seed: u64) {
         const STEP: f64 = 1e-6;
         let random = &mut Random(seed);
-        let graph = perceptron(1 + random.below(2), [12, 4, 8]);
+        let graph = composed(perceptron(1 + random.below(2), [12, 4, 8]), random);
         let valid = validate(&graph, &random_program(&graph, random)).expect("a valid program");
         let shares: Shares = (0..3).map(|_| (0..3).map(|_| 0.1 + random.unit()).collect()).collect();
         let (axis, device) = (random.below(3), random.below(3));

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::cluster::{Cluster, Group, Link, Member};
-use crate::graph::{InputKind, OutputKind};
-use crate::testing::{GraphBuilder, Random, cluster, perceptron, program, random_program};
+use crate::graph::{Collective, InputKind, OutputKind};
+use crate::program::Conversion;
+use crate::testing::{GraphBuilder, Random, cluster, composed, perceptron, program, random_program};
 use crate::validate::validate;
 use proptest::prelude::*;
 
@@ -236,10 +237,55 @@ fn a_link_of_one_member_does_not_slow_the_cluster() {
     );
 }
 
+/// An operator of 4 seconds on a device of one FLOP/s, with an all-reduce in its middle.
+fn composite(flops: [f64; 2], batch: [f64; 2], seconds: f64, overlap: f64) -> Simulation {
+    let mut builder = GraphBuilder::new(&[("batch", 8)]);
+    let x = builder.input(InputKind::Input, "x", &[0]);
+    let first = builder.operator("first", &[x], &[0], 4.0, &[]);
+    let conversion = Conversion::AllReduce;
+    let collective = Collective {
+        conversion,
+        bytes: 4.0,
+        axis: None,
+    };
+    builder.composite(first, "inside", "S0 -> S0", &[collective]);
+    builder.output(OutputKind::Output, "first", first, None);
+    let graph = builder.finish();
+    let lines = ["input x S0", "compute first S0 -> S0", "output first first S0"];
+    let valid = validate(&graph, &program(&graph, &lines)).expect("a valid program");
+    let options = Options {
+        timeline: true,
+        ..Options::default()
+    };
+    let cluster = machines(&flops, seconds, overlap);
+    simulate(&graph, &cluster, &vec![batch.to_vec()], &valid, &options)
+}
+
+#[test]
+fn devices_wait_for_each_other_inside_a_composite() {
+    for overlap in [0.0, 0.5, 1.0] {
+        // Two seconds on the one, one on the other, half of it before the all-reduce and half behind.
+        let step = composite([1.0, 2.0], [0.5, 0.5], 0.25, overlap);
+        close(step.seconds, 1.0 + 0.25 + 1.0);
+        close(step.compute[0], 2.0);
+        close(step.compute[1], 1.0);
+        close(step.communication, 0.25);
+        // A device without a share computes nothing, and takes part.
+        let step = composite([1.0, 2.0], [0.0, 1.0], 0.25, overlap);
+        close(step.seconds, 1.0 + 0.25 + 1.0);
+        close(step.compute[0], 0.0);
+        let streams = step.timeline.iter().filter(|event| event.device == 0);
+        assert_eq!(
+            streams.map(|event| event.stream).collect::<Vec<_>>(),
+            [Stream::Communication]
+        );
+    }
+}
+
 /// A random program on a random cluster.
 fn random_step(seed: u64) -> (Graph, Cluster, Shares, ValidProgram, Random) {
     let mut random = Random(seed);
-    let graph = perceptron(1 + random.below(2), [12, 4, 8]);
+    let graph = composed(perceptron(1 + random.below(2), [12, 4, 8]), &mut random);
     let cluster = random.cluster();
     let shares = random.shares(&graph, cluster.devices().len());
     let valid = validate(&graph, &random_program(&graph, &mut random)).expect("a valid program");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::simulate::{Options, simulate};
-use crate::testing::{Random, perceptron, random_program};
+use crate::testing::{Random, composed, perceptron, random_program};
 use crate::validate::validate;
 use proptest::prelude::*;
 
@@ -53,7 +53,7 @@ proptest! {
     #[test]
     fn stages_sum_to_the_simulated_time_where_every_collective_is_a_barrier(seed: u64) {
         let random = &mut Random(seed);
-        let graph = perceptron(1 + random.below(2), [12, 4, 8]);
+        let graph = composed(perceptron(1 + random.below(2), [12, 4, 8]), random);
         let mut cluster = random.cluster();
         cluster.overlap = 0.0;
         let shares = positive_shares(&graph, cluster.devices().len(), random);
@@ -72,7 +72,7 @@ proptest! {
     #[test]
     fn stages_sum_to_the_costs_and_are_no_shorter_than_the_simulated_time(seed: u64) {
         let random = &mut Random(seed);
-        let graph = perceptron(1 + random.below(2), [12, 4, 8]);
+        let graph = composed(perceptron(1 + random.below(2), [12, 4, 8]), random);
         let cluster = random.cluster();
         let devices = cluster.devices().len();
         let shares = random.shares(&graph, devices);
@@ -97,7 +97,7 @@ proptest! {
     fn slopes_predict_small_changes(seed: u64) {
         const STEP: f64 = 1e-6;
         let random = &mut Random(seed);
-        let graph = perceptron(1, [12, 4, 8]);
+        let graph = composed(perceptron(1, [12, 4, 8]), random);
         let mut cluster = random.cluster();
         cluster.overlap = 0.0;
         let devices = cluster.devices().len();
@@ -127,8 +127,8 @@ proptest! {
 
 #[test]
 fn the_json_is_that_of_the_seam() {
-    let graph = perceptron(1, [12, 4, 8]);
     let random = &mut Random(7);
+    let graph = composed(perceptron(1, [12, 4, 8]), random);
     let cluster = crate::testing::cluster(&[1e9, 2e9], 1e8, 1e-5);
     let shares = positive_shares(&graph, 2, random);
     let valid = validate(&graph, &random_program(&graph, random)).expect("a valid program");

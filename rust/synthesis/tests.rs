@@ -6,7 +6,7 @@ use super::costs::{Costs, RandomCosts};
 use super::emit::emit;
 use super::model::{Encoding, Model};
 use super::oracle::{brute_force, walk};
-use super::request::{Constraints, Request};
+use super::request::{Constraints, Prices, Request};
 use super::solver::{Limits, solve};
 use super::synthesise;
 use super::testing::{Recipe, TestCosts, random_graph};
@@ -14,6 +14,9 @@ use crate::cluster::{Cluster, Device, Group, Link, Member};
 use crate::graph::Graph;
 use crate::placement::Placement;
 use crate::program::{Instruction, Program};
+use crate::shares::from_splits;
+use crate::simulate::{Options, simulate};
+use crate::testing::{Random, composed};
 use crate::validate::validate;
 
 fn recipe(operators: usize, views: usize, chains: bool) -> impl Strategy<Value = Recipe> {
@@ -212,6 +215,24 @@ proptest! {
             let can = !node.layout && node.choices.iter().any(|choice| choice.axis == Some(required));
             prop_assert!(!can || axis.as_ref() == Some(&graph.axes[required].name), "{instruction:?}");
         }
+    }
+
+    #[test]
+    fn the_priced_cost_is_that_of_the_simulated_streams_and_bounds_the_step(
+        recipe in recipe(8, 25, false), seed: u64, theta in 0.0..=1.0f64,
+    ) {
+        let graph = composed(random_graph(recipe), &mut Random(seed));
+        let prices = Prices { theta: Some(theta), ..Prices::default() };
+        let request = Request { prices, ..request(&graph, &[1, 3, 0]) };
+        let cluster = cluster(&[1.0, 3.0, 2.0]);
+        let found = synthesise(&graph, &cluster, &request).expect("a program");
+        let valid = validate(&graph, &found.program).expect("a valid program");
+        let shares = from_splits(&graph, 3, &request.splits).expect("shares");
+        let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
+        let compute = step.compute.iter().sum::<f64>() / 3.0;
+        let priced = theta * compute + (1.0 - theta * cluster.overlap) * step.communication;
+        prop_assert!((found.cost - priced).abs() <= 1e-9 * priced.max(1e-9), "{} reported, {priced}", found.cost);
+        prop_assert!(found.cost <= step.seconds * (1.0 + 1e-9), "{} > {}", found.cost, step.seconds);
     }
 
     #[test]

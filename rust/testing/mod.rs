@@ -11,7 +11,7 @@ use crate::graph::{Axis, Choice, Collective, Graph, Input, InputKind, Operator, 
 use crate::placement::{Placement, Placements};
 
 pub use lockstep::run;
-pub use random::{Random, random_program};
+pub use random::{Random, composed, random_program};
 pub use text::program;
 
 /// Builds a graph piece by piece. `finish` validates it.
@@ -95,8 +95,8 @@ impl GraphBuilder {
         result
     }
 
-    /// Adds a composite choice, named `composite`, with these collectives to an operator, by its result.
-    pub fn composite(&mut self, result: usize, text: &str, collectives: &[Collective]) {
+    /// Adds a composite choice with these collectives to an operator, by its result.
+    pub fn composite(&mut self, result: usize, name: &str, text: &str, collectives: &[Collective]) {
         let operator = self
             .graph
             .operators
@@ -106,7 +106,7 @@ impl GraphBuilder {
         let operands = &self.graph.operators[operator].operands;
         let tensors: Vec<usize> = operands.iter().copied().chain([result]).collect();
         let choice = Choice {
-            composite: Some("composite".into()),
+            composite: Some(name.into()),
             collectives: collectives.to_vec(),
             ..self.choice(&tensors, operands.len(), text)
         };

@@ -2,7 +2,7 @@
 
 use super::cluster;
 use crate::cluster::Cluster;
-use crate::graph::{Graph, InputKind, OutputKind};
+use crate::graph::{Collective, Graph, InputKind, OutputKind};
 use crate::placement::{Placement, Placements};
 use crate::program::{Conversion, Instruction, Program};
 use crate::shares::Shares;
@@ -50,6 +50,40 @@ impl Random {
         cluster.overlap = [0.0, 1.0, self.unit()][self.below(3)];
         cluster
     }
+}
+
+/// The graph with half of the choices that share work made composites, each with up to three collectives inside.
+pub fn composed(mut graph: Graph, random: &mut Random) -> Graph {
+    let axes = graph.axes.len();
+    for operator in graph.operators.iter_mut().filter(|operator| !operator.layout) {
+        let choices = operator.choices.iter_mut().enumerate();
+        for (index, choice) in choices.filter(|(_, choice)| choice.axis.is_some()) {
+            if random.below(2) == 0 {
+                continue;
+            }
+            let mut collective = || {
+                let kinds = [
+                    (Conversion::AllReduce, None),
+                    (Conversion::AllGather, None),
+                    (Conversion::AllGather, Some(random.below(axes))),
+                    (Conversion::ReduceScatter, Some(random.below(axes))),
+                    (Conversion::AllToAll, Some(random.below(axes))),
+                ];
+                let (conversion, axis) = kinds[random.below(kinds.len())];
+                let bytes = 256.0 * random.unit();
+                Collective {
+                    conversion,
+                    bytes,
+                    axis,
+                }
+            };
+            choice.collectives = (0..3).map(|_| collective()).collect();
+            choice.collectives.truncate(random.below(4));
+            choice.composite = Some(format!("composite {index}"));
+        }
+    }
+    graph.validate().expect("a valid graph");
+    graph
 }
 
 /// A valid program that takes a random choice for every operator, and converts where it must, in a random way.

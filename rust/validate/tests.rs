@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{GraphBuilder, MATMUL, Random, perceptron, program, random_program, run};
+use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program, random_program, run};
 use proptest::prelude::*;
 
 /// Whether a program runs and gives the outputs of one device.
@@ -73,7 +73,7 @@ proptest! {
     #[test]
     fn random_programs_are_valid_and_right(seed: u64) {
         let random = &mut Random(seed);
-        let graph = perceptron(1 + random.below(2), [6, 4, 5]);
+        let graph = composed(perceptron(1 + random.below(2), [6, 4, 5]), random);
         let program = random_program(&graph, random);
         let valid = validate(&graph, &program);
         prop_assert!(valid.is_ok(), "{}", valid.err().map_or(String::new(), |error| error.to_string()));
@@ -83,7 +83,7 @@ proptest! {
     #[test]
     fn what_is_valid_is_right(seed: u64) {
         let random = &mut Random(seed);
-        let graph = perceptron(1, [6, 4, 5]);
+        let graph = composed(perceptron(1, [6, 4, 5]), random);
         let mut program = random_program(&graph, random);
         mutate(&mut program, random);
         if validate(&graph, &program).is_ok() {
@@ -242,4 +242,34 @@ fn names_and_axes_must_be_the_graphs() {
     }
     let message = validate(&graph, &wrong_axis).expect_err("not valid").to_string();
     assert!(message.contains("the axis is wrong, expected n"), "{message}");
+}
+
+#[test]
+fn composites_of_equal_placements_are_told_apart_by_name() {
+    let mut builder = GraphBuilder::new(&[("batch", 4)]);
+    let x = builder.input(InputKind::Input, "x", &[0]);
+    let y = builder.operator("y", &[x], &[0], 1.0, &["S0 -> S0"]);
+    builder.composite(y, "one", "S0 -> S0", &[]);
+    builder.composite(y, "other", "S0 -> S0", &[]);
+    builder.output(OutputKind::Output, "y", y, None);
+    let graph = builder.finish();
+    let choice = |name: Option<&str>| {
+        let lines = ["input x S0", "compute y S0 -> S0", "output y y S0"];
+        let mut program = program(&graph, &lines);
+        if let Instruction::Compute { composite, .. } = &mut program.instructions[1] {
+            *composite = name.map(String::from);
+        }
+        validate(&graph, &program).map(|valid| match valid.steps[1] {
+            Step::Compute { choice, .. } => choice,
+            _ => unreachable!("the second step computes"),
+        })
+    };
+    assert_eq!(choice(None).expect("valid"), 1);
+    assert_eq!(choice(Some("one")).expect("valid"), 2);
+    assert_eq!(choice(Some("other")).expect("valid"), 3);
+    let message = choice(Some("third")).expect_err("not valid").to_string();
+    assert!(
+        message.contains("composite third") && message.contains("offers no such choice"),
+        "{message}"
+    );
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::graph::Collective;
 use crate::testing::{perceptron, placements};
 
 #[test]
@@ -10,6 +11,27 @@ fn a_graph_survives_its_json() {
     assert_eq!(graph.tensors[names.tensors["gh0"]].name, "gh0");
     assert_eq!(graph.operators[names.operators["gh0"]].name, "gh0");
     assert_eq!(names.axes["inner"], 2);
+}
+
+/// Makes a choice of the first operator a composite with this collective inside.
+fn inside(graph: &mut Graph, conversion: Conversion, bytes: f64, axis: Option<usize>) {
+    let choice = &mut graph.operators[0].choices[1];
+    choice.composite = Some("norm".into());
+    choice.collectives = vec![Collective {
+        conversion,
+        bytes,
+        axis,
+    }];
+}
+
+#[test]
+fn collectives_inside_may_be_left_out_of_the_json() {
+    let plain: Choice = serde_json::from_str(r#"{"inputs": [], "outputs": []}"#).expect("a choice");
+    assert_eq!(plain, Choice::default());
+    let text = r#"{"inputs": [], "outputs": [], "composite": "norm", "collectives": [{"conversion": "all_reduce", "bytes": 4}]}"#;
+    let composite: Choice = serde_json::from_str(text).expect("a choice");
+    assert_eq!(composite.parts(), 2.0);
+    assert!(serde_json::from_str::<Choice>(&text.replace("bytes", "byte")).is_err());
 }
 
 type Edit = fn(&mut Graph);
@@ -101,6 +123,37 @@ fn errors_name_what_is_wrong() {
         ),
         (|graph| graph.operators[0].choices[4].axis = Some(9), "axis is 9"),
         (|graph| graph.tensors[3].summable = false, "\"h0\" cannot be partial"),
+        (
+            |graph| graph.operators[0].choices[0].composite = Some("norm".into()),
+            "choice 0 is not the replicated one",
+        ),
+        (
+            |graph| {
+                inside(graph, Conversion::AllReduce, 1.0, None);
+                graph.operators[0].choices[1].composite = None;
+            },
+            "choice 1: it has collectives, but is no composite",
+        ),
+        (
+            |graph| inside(graph, Conversion::Slice, 1.0, None),
+            "collective 0: slice moves nothing",
+        ),
+        (
+            |graph| inside(graph, Conversion::AllReduce, -1.0, None),
+            "collective 0: bytes is -1",
+        ),
+        (
+            |graph| inside(graph, Conversion::AllReduce, 1.0, Some(0)),
+            "all_reduce cannot have the axis 0",
+        ),
+        (
+            |graph| inside(graph, Conversion::AllGather, 1.0, Some(3)),
+            "all_gather cannot have the axis 3",
+        ),
+        (
+            |graph| inside(graph, Conversion::AllToAll, 1.0, None),
+            "all_to_all cannot have the axis none",
+        ),
         (|graph| graph.outputs[0].tensor = 99, "output \"loss\" is tensor 99"),
         (
             |graph| graph.outputs[1].of = None,
