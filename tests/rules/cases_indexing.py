@@ -209,6 +209,52 @@ def _(s: Sketch) -> None:
     s.call(aten.index_fill.int_Tensor, s.tensor(a, v), 1, s.integers(v, j), s.tensor())
 
 
+for _kind in ("prod", "mean", "amax", "amin"):
+    add(
+        "aten.index_reduce.default", "S0 R S0 -> S0, S1 R R -> S1",
+        lambda s, kind=_kind: _index_reduced(s, kind),
+    )  # fmt: skip
+
+
+def _index_reduced(s: Sketch, reduce: str) -> None:
+    a, v, j = s.sizes(3)
+    s.call(aten.index_reduce.default, s.tensor(a, v), 1, s.integers(v, j), s.tensor(a, j), reduce)
+
+
+# ---- places in the flattened tensor
+
+
+@case("aten.take.default", "S0 R -> P, S1 R -> P, R S0 -> S0, R S1 -> S1, P R -> P")
+def _(s: Sketch) -> None:
+    a, v, i, j = s.sizes(4)
+    s.call(aten.take.default, s.tensor(a, v), s.constant(torch.randint(-a * v, a * v, (i, j), generator=s.generator)))
+
+
+@case("aten.put.default", "S0 R R -> S0, S1 R R -> S1, P S0 S0 -> P, P S1 S1 -> P, P R P -> P")
+def _(s: Sketch) -> None:
+    a, v, i, j = s.sizes(4)
+    places = s.constant(torch.randint(-a * v, a * v, (i, j), generator=s.generator))
+    s.call(aten.put.default, s.tensor(a, v), places, s.tensor(i, j), True)
+
+
+@case("aten.put.default", "S0 R R -> S0, S1 R R -> S1, P R P -> P")
+def _(s: Sketch) -> None:
+    a, v = s.sizes(2)
+    s.call(aten.put.default, s.tensor(a, v), _rows(s, a * v, v), s.tensor(v))
+
+
+@case("aten.masked_scatter.default", "P R P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.masked_scatter.default, s.tensor(a, b), s.tensor(b, dtype=torch.bool), s.tensor(a * b + 1))
+
+
+@case("aten.masked_scatter_backward.default", "P R -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.masked_scatter_backward.default, s.tensor(a, b), s.tensor(a, b, dtype=torch.bool), [a * b, 2])
+
+
 # ---- indices of several dimensions
 
 

@@ -99,6 +99,17 @@ def draws_counts(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (self.fc(x) * torch.poisson(x.abs())).sum()
 
 
+def looks_up(name: str, **options: Any) -> Callable[..., Any]:
+    def body(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return getattr(torch.nn.functional, name)(x.long(), self.fc.weight, **options).sum()
+
+    return body
+
+
+def gathers(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc.weight.gather(0, x.long(), sparse_grad=True).sum()
+
+
 def breaks_the_graph(self: Any, x: torch.Tensor) -> torch.Tensor:
     torch._dynamo.graph_break()
     return self.fc(x).sum()
@@ -128,6 +139,9 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (changes_an_attribute, r'the forward changes the attribute "fc\.cache".*register it as a buffer'),
         (reassigns_an_attribute, r'the forward changes the attribute "table".*register it as a buffer'),
         (draws_counts, r"test_refusals\.py:\d+: .*: aten\.poisson\.default draws random numbers"),
+        (looks_up("embedding", sparse=True), r"test_refusals\.py:\d+: .*sparse gradients: .*use sparse=False"),
+        (looks_up("embedding_bag", mode="sum", sparse=True), r"test_refusals\.py:\d+: .*use sparse=False"),
+        (gathers, r"test_refusals\.py:\d+: .*asks for sparse gradients: .*use sparse_grad=False"),
         (breaks_the_graph, r"test_refusals\.py:\d+: .*graph_break.*cannot be captured.*outside of the module"),
         (reads_a_free_parameter, r"test_refusals\.py:\d+: .*is no parameter of the module: register it"),
     ],

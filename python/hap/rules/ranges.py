@@ -121,3 +121,16 @@ def index_put(
     local, _ = local_index(_wrapped(own, stretch), stretch, rows)
     every = [local if n == dim else one for n, one in enumerate(indices)]
     return aten.index_put.default(_with_spare(x, dim), every, values, accumulate).narrow(dim, 0, rows)
+
+
+def take(x: Tensor, index: Tensor, *, stretch: Stretch) -> Tensor:
+    """``aten.take`` where an axis of the flattened tensor is sharded."""
+    local, others = local_index(_wrapped(index, stretch), stretch, 0)
+    return aten.take.default(x, local).masked_fill_(others, 0)
+
+
+def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False, *, stretch: Stretch) -> Tensor:
+    """``aten.put`` where an axis of the flattened tensor is sharded."""
+    flat = x.reshape(-1)
+    local, _ = local_index(_wrapped(index, stretch), stretch, flat.numel())
+    return aten.put.default(_with_spare(flat, 0), local, source, accumulate)[:-1].view(x.shape)

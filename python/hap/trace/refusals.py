@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -103,8 +104,7 @@ def check_captured(captured: torch.fx.GraphModule) -> None:
                     what, advice = ("shape", _SHAPES_ADVICE)
                 where = source_of(node) or node.name
                 raise TraceError(f"{where}: a {what} depends on the values of tensors: {advice}")
-        if node.op == "call_function" and node.target is torch.nn.functional.embedding and _is_sparse(node):
-            raise TraceError(f"{source_of(node)}: asks for sparse gradients: hap trains dense ones; use sparse=False")
+        _check_dense(node)
 
 
 def _check_unchanged(node: torch.fx.Node) -> None:
@@ -116,9 +116,18 @@ def _check_unchanged(node: torch.fx.Node) -> None:
         raise TraceError(changed_state(dotted(source.name)))
 
 
-def _is_sparse(node: torch.fx.Node) -> bool:
-    # torch.nn.functional.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-    return bool(node.args[6] if len(node.args) > 6 else node.kwargs.get("sparse", False))
+_SPARSE: dict[Any, tuple[str, int]] = {
+    torch.nn.functional.embedding: ("sparse", 6),
+    torch.nn.functional.embedding_bag: ("sparse", 7),
+}
+"""The argument that asks for sparse gradients, and its place."""
+
+
+def _check_dense(node: torch.fx.Node) -> None:
+    """Refuses calls that ask for sparse gradients."""
+    name, place = _SPARSE.get(node.target, ("sparse_grad", sys.maxsize))
+    if node.args[place] if len(node.args) > place else node.kwargs.get(name, False):
+        raise TraceError(f"{source_of(node)}: asks for sparse gradients: hap trains dense ones; use {name}=False")
 
 
 def translated(error: Exception, inputs: Mapping[str, Any]) -> TraceError:

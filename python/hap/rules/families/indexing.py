@@ -246,6 +246,27 @@ def _written(call: Call, local: Local) -> Lowered:
     return ranges.written, {"target": call.operator.target, "stretch": stretch}
 
 
+# ---- places in the flattened tensor
+
+
+def _put(call: Call) -> str:
+    """Not accumulating, a later value replaces an earlier one: all places stay together."""
+    return "+[v], [i], ~[i] -> [v]" if call["accumulate"] else "+[v], *i!, +*j! -> [v]"
+
+
+def _masked_scatter(call: Call) -> str:
+    """The next value of the source goes wherever the mask is true: the places depend on all of the mask."""
+    shape, letters = call.result_shape(), [f"d{n}!" for n in range(len(call.result_shape()))]
+
+    def pattern(own: Shape) -> str:
+        skip = len(shape) - len(own)
+        return _joined(["_" if n == 1 and shape[skip + i] != 1 else letters[skip + i] for i, n in enumerate(own)])
+
+    own, mask = pattern(call.shape(0)), pattern(call.shape(1))
+    source = _joined([f"s{n}!" for n in range(len(call.shape(2)))])
+    return f"+{own}, {mask}, +{source} -> {_joined(letters)}"
+
+
 # ---- tables
 
 
@@ -295,6 +316,11 @@ RULES: Table = {
     "aten.index_copy.default": Rule(_by_row("+", "+"), lower=_written),
     "aten.index_fill.int_Scalar": Rule(_by_row("", None), lower=_written),
     "aten.index_fill.int_Tensor": Rule(_by_row("+", "+"), lower=_written),
+    "aten.index_reduce.default": Rule(_by_row("", ""), lower=_written),
+    "aten.take.default": Rule("~[v], *i -> *i", touched=_looked_up, lower=_on_range(ranges.take)),
+    "aten.put.default": Rule(_put, lower=_on_range(ranges.put)),
+    "aten.masked_scatter.default": Rule(_masked_scatter),
+    "aten.masked_scatter_backward.default": Rule("~*d!, *m! -> *s!"),
     "aten.searchsorted.Tensor": Rule(_search),
     "aten.bucketize.Tensor": Rule("*i, d! -> *i"),
 }
