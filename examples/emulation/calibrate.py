@@ -78,7 +78,7 @@ def collectives(units: Sequence[int]) -> dict[str, CollectiveCost]:
         def prepare(columns: int) -> Callable[[], object]:
             shape = (rows, columns)
             share = torch.zeros(units[rank], columns)
-            along = Along(shape, 0, tuple(units))
+            along = Along(0, ((1, 1),), tuple(units))
             return lambda: all_gather(
                 share, name="x", shape=shape, along=along, implementation=implementation, group=group
             )
@@ -88,7 +88,7 @@ def collectives(units: Sequence[int]) -> dict[str, CollectiveCost]:
     def scatter(implementation: Implementation) -> Callable[[int], Callable[[], object]]:
         def prepare(columns: int) -> Callable[[], object]:
             whole, shape = torch.zeros(rows, columns), (units[rank], columns)
-            along = Along((rows, columns), 0, tuple(units))
+            along = Along(0, ((1, 1),), tuple(units))
             return lambda: reduce_scatter(
                 whole, name="x", shape=shape, along=along, implementation=implementation, group=group
             )
@@ -97,7 +97,7 @@ def collectives(units: Sequence[int]) -> dict[str, CollectiveCost]:
 
     def exchange(columns: int) -> Callable[[], object]:
         sizes = (rows, rows, max(1, columns // rows))
-        source, target = Along(sizes, 0, tuple(units)), Along(sizes, 1, swapped)
+        source, target = Along(0, ((1, 1),), tuple(units)), Along(1, ((1, 1),), swapped)
         share, shape = torch.zeros(units[rank], *sizes[1:]), (sizes[0], swapped[rank], sizes[2])
         return lambda: all_to_all(share, name="x", shape=shape, source=source, target=target, group=group)
 

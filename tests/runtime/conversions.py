@@ -60,22 +60,30 @@ def _shape(sizes, cut):
 def case(kind: str, ranks: int, seed: int) -> Case:
     g = random.Random(seed)
     sizes = tuple(g.randint(2, 5) for _ in range(g.randint(2, 4)))
-    if g.random() < 0.05:
-        sizes = (*sizes, 0)
-    cut = sorted(g.sample(range(1, len(sizes)), g.randint(0, len(sizes) - 1)))
-    axes = len([size for size in sizes if size])
+    axes = len(sizes)
+    cut = sorted(g.sample(range(1, axes), g.randint(0, axes - 1)))
+    if g.random() < 0.05:  # a tensor without elements
+        sizes, cut = (*sizes, 0), [*cut, axes]
+    bounds = [0, *cut, len(sizes)]
+
+    def along_axis(at):
+        """The axis ``at`` split at random: its dimension, and what stands around it there."""
+        dim = max(i for i, first in enumerate(bounds) if first <= at)
+        outer, inner = math.prod(sizes[bounds[dim] : at]), math.prod(sizes[at + 1 : bounds[dim + 1]])
+        return c.Along(dim, ((outer, inner),), random_units(sizes[at], ranks, g))
+
     i = g.randrange(axes)
-    along = c.Along(sizes, i, random_units(sizes[i], ranks, g))
+    along = along_axis(i)
     dtype = g.choice(SUMMED if kind in ("all_reduce", "reduce_scatter") else MOVED)
     whole = _whole(sizes, dtype, seed)
 
-    def share(tensor, at, rank):
+    def share(tensor, axis, at, rank):
         local = list(sizes)
-        local[at.occurrence] = at.units[rank]
-        return tensor.narrow(at.occurrence, at.offset(rank), at.units[rank]).reshape(_shape(local, cut))
+        local[axis] = at.units[rank]
+        return tensor.narrow(axis, at.offset(rank), at.units[rank]).reshape(_shape(local, cut))
 
     full = whole.reshape(_shape(sizes, cut))
-    shares = [share(whole, along, rank) for rank in range(ranks)]
+    shares = [share(whole, i, along, rank) for rank in range(ranks)]
     summands = [_whole(sizes, dtype, seed + 1 + rank) for rank in range(ranks)]
     total = sum(summands[1:], summands[0])
     implementation = g.choice(["padded", "grouped", "exchange"])
@@ -83,19 +91,19 @@ def case(kind: str, ranks: int, seed: int) -> Case:
         common = {"shape": tuple(full.shape), "along": along, "implementation": implementation}
         return Case(kind, shares, [full] * ranks, [common] * ranks)
     if kind == "reduce_scatter":
-        expected = [share(total, along, rank) for rank in range(ranks)]
+        expected = [share(total, i, along, rank) for rank in range(ranks)]
         arguments = [{"shape": tuple(e.shape), "along": along, "implementation": implementation} for e in expected]
         return Case(kind, [s.reshape(full.shape) for s in summands], expected, arguments)
     if kind == "all_reduce":
         return Case(kind, [s.reshape(full.shape) for s in summands], [total.reshape(full.shape)] * ranks, [{}] * ranks)
     if kind == "all_to_all":
         j = g.choice([j for j in range(axes) if j != i])
-        target = c.Along(sizes, j, random_units(sizes[j], ranks, g))
-        expected = [share(whole, target, rank) for rank in range(ranks)]
+        target = along_axis(j)
+        expected = [share(whole, j, target, rank) for rank in range(ranks)]
         arguments = [{"shape": tuple(e.shape), "source": along, "target": target} for e in expected]
         return Case(kind, shares, expected, arguments)
     if kind == "slice_share":
-        arguments = [{"shape": tuple(s.shape), "along": along, "rank": rank} for rank, s in enumerate(shares)]
+        arguments = [{"along": along, "rank": rank} for rank in range(ranks)]
         return Case(kind, [full] * ranks, shares, arguments)
     if kind == "pad":
         arguments = [{"shape": tuple(full.shape), "along": along, "rank": rank} for rank in range(ranks)]

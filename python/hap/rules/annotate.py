@@ -10,28 +10,21 @@ from functools import cached_property
 from hap.graph import Graph, Operator
 from hap.placement import REPLICATE, Placements, Shard
 from hap.rules import costs, serialise
-from hap.rules.axes import Factor, inner_products, leaves, unify
+from hap.rules.axes import Factor, entries, inner_products, leaves, unify
 from hap.rules.binding import Bound, Dims, bind
 from hap.rules.call import Call, Rule, bind_arguments
 from hap.rules.choices import Choice, operator_choices
 from hap.rules.composites import COMPOSITES
 from hap.rules.families import rule_of
 from hap.rules.local import LocalCode
-from hap.rules.localise import Occurrences, Site, local_code, local_shape
+from hap.rules.localise import Site, local_code, local_shape
 from hap.rules.naming import Axis, name_axes
+from hap.rules.pieces import Occurrence
 
 logger = logging.getLogger("hap")
 
 Splits = Mapping[str, Sequence[int]]
 """Units of each device, by the name of the axis."""
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    """One axis in one dimension of a tensor."""
-
-    dim: int
-    axis: int
 
 
 @dataclass(frozen=True)
@@ -79,7 +72,7 @@ class AxisGraph:
         share = 0
         if isinstance(placement, Shard):
             share = splits[self.axes[self.occurrences[tensor][placement.occurrence].axis].name][rank]
-        return local_shape(self.graph.tensors[tensor].shape, self._sizes(tensor), placements, share)
+        return local_shape(self.graph.tensors[tensor].shape, self.occurrences[tensor], placements, share)
 
     def local_code(self, operator: int, choice: Choice, splits: Splits, rank: int) -> LocalCode:
         """What a rank executes for an operator under one of its choices."""
@@ -91,17 +84,14 @@ class AxisGraph:
             bound=bound,
             choice=choice,
             leaf_sizes={} if bound is None else _leaf_sizes(bound),
-            operand_occurrences=tuple(self._sizes(t) for t in node.operands),
-            result_occurrences=tuple(None if t is None else self._sizes(t) for t in node.results),
+            operand_occurrences=tuple(self.occurrences[t] for t in node.operands),
+            result_occurrences=tuple(None if t is None else self.occurrences[t] for t in node.results),
             share=units[rank] if units else 0,
             offset=sum(units[:rank]),
             units=tuple(units),
             rank=rank,
         )
         return local_code(site) if choice.composite is None else COMPOSITES[choice.composite].code(site)
-
-    def _sizes(self, tensor: int) -> Occurrences:
-        return tuple((o.dim, self.axes[o.axis].size) for o in self.occurrences[tensor])
 
 
 def _leaf_sizes(bound: Bound) -> dict[str, list[int]]:
@@ -139,7 +129,11 @@ def annotate(graph: Graph) -> AxisGraph:
         _warn(graph.operators[i], rules[i])
     axes, numbers = name_axes(graph, dims)
     occurrences = tuple(
-        tuple(Occurrence(dim, numbers[leaf]) for dim, factors in enumerate(own) for leaf in leaves(factors))
+        tuple(
+            Occurrence(dim, numbers[entry.axis], entry.blocks)
+            for dim, factors in enumerate(own)
+            for entry in entries(factors)
+        )
         for own in dims
     )
     return AxisGraph(

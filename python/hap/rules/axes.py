@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from math import prod
+from typing import NamedTuple
+
+from hap.rules.pieces import Blocks
 
 
 class Factor:
@@ -48,6 +51,22 @@ def leaves(factors: Iterable[Factor]) -> list[Factor]:
         elif node.size > 1:
             found.append(node)
     return found
+
+
+class Entry(NamedTuple):
+    """An axis that a dimension can be cut along."""
+
+    axis: Factor
+    blocks: Blocks
+
+
+def entries(factors: Iterable[Factor]) -> list[Entry]:
+    """The axes of a dimension, outermost first."""
+    own = leaves(factors)
+    return [
+        Entry(leaf, ((prod(f.size for f in own[:i]), prod(f.size for f in own[i + 1 :])),))
+        for i, leaf in enumerate(own)
+    ]
 
 
 def unify(left: Sequence[Factor], right: Sequence[Factor]) -> bool:

@@ -187,10 +187,3 @@ def replace_values(argument: Any, values: dict[Value, Any]) -> Any:
     if isinstance(argument, dict):
         return {name: replace_values(item, values) for name, item in argument.items()}
     return argument
-
-
-def narrow_axis(
-    whole: torch.Tensor, sizes: Sequence[int], dim: int, start: int, length: int, shape: Sequence[int]
-) -> torch.Tensor:
-    """A rank's share of a whole tensor: viewed as ``sizes``, narrowed along ``dim``, given its local ``shape``."""
-    return whole.reshape(list(sizes)).narrow(dim, start, length).reshape(list(shape))

@@ -11,22 +11,23 @@ import torch
 
 from hap.graph import Ref
 from hap.placement import PARTIAL, REPLICATE, Placements, Shard
+from hap.rules import pieces
 from hap.rules.binding import Bound
 from hap.rules.call import Call, Shape
 from hap.rules.choices import Choice, Leaf
-from hap.rules.local import LocalCode, Value, Writer, narrow_axis
+from hap.rules.local import LocalCode, Value, Writer
+from hap.rules.pieces import Blocks, Occurrence, Place
 
-Occurrences = tuple[tuple[int, int], ...]
-"""The flattened axes of a tensor: the dimension and the size of each."""
+Occurrences = tuple[Occurrence, ...]
+"""The flattened axes of a tensor."""
 
 
 def local_shape(shape: Shape, occurrences: Occurrences, placements: Placements, share: int) -> Shape:
     """The shape of what a rank with ``share`` units holds."""
-    local = [0 if size == 0 else 1 for size in shape]
-    sharded = {p.occurrence for p in placements if isinstance(p, Shard)}
-    for i, (dim, size) in enumerate(occurrences):
-        local[dim] *= share if i in sharded else size
-    return tuple(local)
+    (placement,) = placements
+    if not isinstance(placement, Shard):
+        return shape
+    return pieces.local_shape(shape, occurrences[placement.occurrence], share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +192,13 @@ def _narrowed(code: Writer, site: Site) -> list[Value]:
     assert occurrences is not None
     assert placements is not None
     assert isinstance(placements[0], Shard)
-    sizes = [size for _, size in occurrences]
-    args = (whole, sizes, placements[0].occurrence, site.offset, site.share, list(site.result(0)))
-    return code.add(narrow_axis, args, {}, 1, False)
+    dim, _, blocks = occurrences[placements[0].occurrence]
+    return code.add(narrow, (whole, dim, blocks, site.offset, site.share), {}, 1, False)
+
+
+def narrow(whole: torch.Tensor, dim: int, blocks: Blocks, start: int, length: int) -> torch.Tensor:
+    """A rank's share of a whole tensor (:func:`hap.rules.pieces.narrow`)."""
+    return pieces.narrow(whole, Place(dim, blocks), start, length)
 
 
 def call_arguments(

@@ -13,6 +13,7 @@ import torch
 
 from hap.graph import Graph, Input, Operator, Ref, Tensor
 from hap.placement import Partial, Placements, Replicate, Shard
+from hap.rules import pieces
 from hap.rules.annotate import AxisGraph
 from hap.rules.choices import Choice
 from hap.rules.local import run
@@ -114,13 +115,8 @@ def place(
         parts[keeper] = value - rest
         return parts
     assert isinstance(placement, Shard)
-    sizes = [axes.axes[o.axis].size for o in axes.occurrences[tensor]]
-    shares = splits[axes.axes[axes.occurrences[tensor][placement.occurrence].axis].name]
-    local = []
-    for rank in range(devices):
-        piece = value.reshape(sizes).narrow(placement.occurrence, sum(shares[:rank]), shares[rank])
-        local.append(piece.reshape(axes.local_shape(tensor, placements, splits, rank)).clone())
-    return local
+    occurrence = axes.occurrences[tensor][placement.occurrence]
+    return [piece.clone() for piece in pieces.split(value, occurrence, splits[axes.axes[occurrence.axis].name])]
 
 
 def recombine(
@@ -136,15 +132,7 @@ def recombine(
             total = total + part
         return [total]
     assert isinstance(placement, Shard)
-    sizes = [axes.axes[o.axis].size for o in axes.occurrences[tensor]]
-    pieces = []
-    for part, share in zip(
-        parts, splits[axes.axes[axes.occurrences[tensor][placement.occurrence].axis].name], strict=True
-    ):
-        local = list(sizes)
-        local[placement.occurrence] = share
-        pieces.append(part.reshape(local))
-    return [torch.cat(pieces, placement.occurrence).reshape(axes.graph.tensors[tensor].shape)]
+    return [pieces.join(parts, axes.occurrences[tensor][placement.occurrence])]
 
 
 def whole_results(graph: Graph, operator: int, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,7 +1,7 @@
 """The conversions of a tensor between placements, uneven shares and empty ones included.
 
-Each conversion works along one occurrence of an axis, in a tensor viewed as its flattened axes, so that any axis of
-any dimension can be sharded. A conversion is written once, as *steps*: a generator that packs, yields a
+Each conversion works along one occurrence of an axis (:mod:`hap.rules.pieces`), so that any axis of any dimension can
+be sharded. A conversion is written once, as *steps*: a generator that packs, yields a
 :class:`Request` for what has to move, and unpacks. Real ranks carry the requests out through :mod:`torch.distributed`
 (:class:`hap.runtime.group.Group`), the lock-step run in memory (:mod:`hap.runtime.lockstep`): both pack the same way.
 
@@ -13,44 +13,44 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 
 from hap.program import Implementation
+from hap.rules import pieces
+from hap.rules.pieces import Blocks
 
 
 class Along(NamedTuple):
-    """One occurrence in a tensor's flattened list of axes, and how it is split.
+    """Where an axis lies in a tensor (:class:`hap.rules.pieces.Cut`), and how it is split.
 
     Attributes:
-        sizes: sizes of the whole tensor's axes, flattened; one more of size zero where the tensor has no elements.
-        occurrence: index into ``sizes``.
-        units: units that each rank gets, summing to ``sizes[occurrence]``.
+        dim: the dimension.
+        blocks: the blocks that it consists of.
+        units: units that each rank gets.
     """
 
-    sizes: tuple[int, ...]
-    occurrence: int
+    dim: int
+    blocks: Blocks
     units: tuple[int, ...]
-
-    @property
-    def outer(self) -> int:
-        """Product of the axes outside the occurrence."""
-        return math.prod(self.sizes[: self.occurrence])
-
-    @property
-    def inner(self) -> int:
-        """Product of the axes inside the occurrence."""
-        return math.prod(self.sizes[self.occurrence + 1 :])
-
-    @property
-    def total(self) -> int:
-        """Size of the axis."""
-        return self.sizes[self.occurrence]
 
     def offset(self, rank: int) -> int:
         """Units in front of this rank's share."""
         return sum(self.units[:rank])
+
+    def shape(self, shape: Sequence[int], rank: int) -> tuple[int, ...]:
+        """The shape of a rank's share of a tensor, from that of the tensor or of another share."""
+        return pieces.local_shape(shape, self, self.units[rank])
+
+    def counts(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The elements of each rank's share."""
+        return tuple(math.prod(self.shape(shape, rank)) for rank in range(len(self.units)))
+
+    def leads(self, shape: Sequence[int]) -> bool:
+        """Whether the shares lie one after another in memory."""
+        return len(self.blocks) == 1 and math.prod(shape[: self.dim]) * self.blocks[0][0] == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,9 @@ class Ranks(Protocol):
         """Carry the requests of ``steps`` out and return its result; ``name`` stands in errors."""
 
 
-def _assemble(pieces: Sequence[torch.Tensor], along: Along, shape: Sequence[int]) -> torch.Tensor:
+def _assemble(flat: Sequence[torch.Tensor], along: Along, shape: Sequence[int]) -> torch.Tensor:
     """The whole tensor from the flat pieces of all ranks."""
-    views = [
-        piece.reshape(along.outer, units, along.inner)
-        for piece, units in zip(pieces, along.units, strict=True)
-        if units
-    ]
-    return torch.cat(views, dim=1).reshape(tuple(shape))
+    return pieces.join([piece.reshape(along.shape(shape, rank)) for rank, piece in enumerate(flat)], along)
 
 
 def all_gather_steps(
@@ -139,8 +134,7 @@ def all_gather_steps(
     whole = math.prod(shape)
     if whole == 0:
         return tensor.new_empty(tuple(shape))
-    row = along.outer * along.inner
-    counts = tuple(units * row for units in along.units)
+    counts = along.counts(shape)
     if implementation == "padded":
         most = max(counts)
         buffer = tensor.reshape(-1)
@@ -148,7 +142,7 @@ def all_gather_steps(
             buffer = buffer.new_empty(most)
             buffer[: counts[rank]] = tensor.reshape(-1)
         gathered = yield AllGather(buffer.contiguous())
-        if along.outer == 1 and min(counts) == most:
+        if along.leads(shape) and min(counts) == most:
             return gathered.reshape(tuple(shape))  # type: ignore[no-any-return]
         return _assemble([gathered[r * most : r * most + count] for r, count in enumerate(counts)], along, shape)
     if implementation == "grouped":
@@ -161,7 +155,7 @@ def all_gather_steps(
         chunks = torch.split(flat, list(counts))
     else:
         raise AssertionError(f"no such all-gather: {implementation}")
-    return flat.reshape(tuple(shape)) if along.outer == 1 else _assemble(chunks, along, shape)
+    return flat.reshape(tuple(shape)) if along.leads(shape) else _assemble(chunks, along, shape)
 
 
 def all_gather(
@@ -188,14 +182,12 @@ def reduce_scatter_steps(
     """See :func:`reduce_scatter`."""
     if tensor.numel() == 0:
         return tensor.new_empty(tuple(shape))
-    outer, inner = along.outer, along.inner
-    row = outer * inner
-    counts = tuple(units * row for units in along.units)
-    chunks = torch.split(tensor.reshape(outer, along.total, inner), list(along.units), dim=1)
-    even = outer == 1 and min(counts) == max(counts)
+    counts = along.counts(shape)
+    chunks = pieces.split(tensor, along, along.units)
+    leads = along.leads(shape)
     if implementation == "padded":
         most = max(counts)
-        if even:
+        if leads and min(counts) == most:
             buffer = tensor.reshape(-1).contiguous()
         else:
             buffer = tensor.new_zeros(len(counts), most)
@@ -213,7 +205,7 @@ def reduce_scatter_steps(
         yield Reduces(tuple(buffers.items()))
         return (buffers[rank] if rank in buffers else tensor.new_empty(0)).reshape(tuple(shape))
     if implementation == "exchange":
-        send = tensor.reshape(-1) if outer == 1 else torch.cat([chunk.reshape(-1) for chunk in chunks])
+        send = tensor.reshape(-1) if leads else torch.cat([chunk.reshape(-1) for chunk in chunks])
         flat = yield AllToAll(send.contiguous(), counts, (counts[rank],) * len(counts))
         return flat.view(len(counts), counts[rank]).sum(0, dtype=tensor.dtype).reshape(tuple(shape))  # type: ignore[no-any-return]
     raise AssertionError(f"no such reduce-scatter: {implementation}")
@@ -237,38 +229,56 @@ def reduce_scatter(
     return group.run(f'reduce_scatter of "{name}" ({implementation})', steps)
 
 
+@lru_cache(maxsize=1024)
+def _crossing(source: Along, target: Along, rank: int) -> tuple[torch.Tensor, list[int], torch.Tensor, list[int]]:
+    """How a dimension that is cut along one axis comes to be cut along another of its axes.
+
+    Returns:
+        the order of this rank's elements by the rank that gets them, and how many each gets; where each of the new
+        share's elements stands when they are ordered by the rank that they come from, and how many come from each.
+    """
+
+    def owners(along: Along) -> torch.Tensor:
+        places = [
+            pieces.positions(along, sum(along.units), along.offset(r), units) for r, units in enumerate(along.units)
+        ]
+        ranks = torch.repeat_interleave(torch.tensor([len(place) for place in places]))
+        return ranks[torch.argsort(torch.cat(places))]
+
+    def own(along: Along) -> torch.Tensor:
+        return pieces.positions(along, sum(along.units), along.offset(rank), along.units[rank])
+
+    ranks = len(source.units)
+    receivers, senders = owners(target)[own(source)], owners(source)[own(target)]
+    arrived = torch.argsort(senders, stable=True)
+    return (
+        torch.argsort(receivers, stable=True),
+        torch.bincount(receivers, minlength=ranks).tolist(),
+        torch.argsort(arrived),
+        torch.bincount(senders, minlength=ranks).tolist(),
+    )
+
+
 def all_to_all_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Along, target: Along, rank: int) -> Steps:
     """See :func:`all_to_all`."""
-    i, j = source.occurrence, target.occurrence
-    assert i != j, "an all-to-all goes between two occurrences of one tensor"
-    assert source.sizes == target.sizes, "an all-to-all goes between two occurrences of one tensor"
-    if math.prod(source.sizes) == 0:
+    assert source != target, "an all-to-all goes between two axes of one tensor"
+    if 0 in tensor.shape[: source.dim] + tensor.shape[source.dim + 1 :]:
         return tensor.new_empty(tuple(shape))
-    first, second = min(i, j), max(i, j)
-    sizes = source.sizes
-    outer, middle, inner = (
-        math.prod(sizes[:first]),
-        math.prod(sizes[first + 1 : second]),
-        math.prod(sizes[second + 1 :]),
+    if source.dim == target.dim:
+        order, sent, back, received = _crossing(source, target, rank)
+        chunks = list(torch.split(tensor.index_select(source.dim, order.to(tensor.device)), sent, source.dim))
+        shapes = [(*shape[: target.dim], count, *shape[target.dim + 1 :]) for count in received]
+    else:
+        chunks = pieces.split(tensor, target, target.units)
+        shapes = [source.shape(shape, sender) for sender in range(len(source.units))]
+    counts = [math.prod(one) for one in shapes]
+    flat = yield AllToAll(
+        torch.cat([chunk.reshape(-1) for chunk in chunks]), tuple(chunk.numel() for chunk in chunks), tuple(counts)
     )
-    # The tensor as [outer, first, middle, second, inner]: dimension 1 and 3 are the two occurrences.
-    source_dim, target_dim = (1, 3) if i < j else (3, 1)
-
-    def view(units_source: int, units_target: int) -> tuple[int, ...]:
-        pair = (units_source, units_target) if i < j else (units_target, units_source)
-        return (outer, pair[0], middle, pair[1], inner)
-
-    row = outer * middle * inner
-    mine = tensor.reshape(view(source.units[rank], target.total))
-    send = torch.cat([part.reshape(-1) for part in torch.split(mine, list(target.units), dim=target_dim)])
-    received = yield AllToAll(
-        send,
-        tuple(source.units[rank] * units * row for units in target.units),
-        tuple(units * target.units[rank] * row for units in source.units),
-    )
-    parts = torch.split(received, [units * target.units[rank] * row for units in source.units])
-    views = [part.view(view(units, target.units[rank])) for part, units in zip(parts, source.units, strict=True)]
-    return torch.cat(views, dim=source_dim).reshape(tuple(shape))
+    arrived = [part.view(one) for part, one in zip(torch.split(flat, counts), shapes, strict=True)]
+    if source.dim == target.dim:
+        return torch.cat(arrived, source.dim).index_select(source.dim, back.to(tensor.device))
+    return pieces.join(arrived, source)
 
 
 def all_to_all(
@@ -329,12 +339,9 @@ def shift(tensor: torch.Tensor, *, name: str, shape: Sequence[int], ranks: int, 
     return group.run(f'shift in "{name}"', shift_steps(tensor, shape=shape, ranks=ranks, rank=group.rank))
 
 
-def slice_share(tensor: torch.Tensor, *, shape: Sequence[int], along: Along, rank: int) -> torch.Tensor:
-    """``Replicate`` to ``Shard``: this rank's share of a whole tensor, of the given shape. Moves nothing."""
-    if tensor.numel() == 0:
-        return tensor.new_empty(tuple(shape))
-    whole = tensor.reshape(along.outer, along.total, along.inner)
-    return whole.narrow(1, along.offset(rank), along.units[rank]).reshape(tuple(shape)).contiguous()
+def slice_share(tensor: torch.Tensor, *, along: Along, rank: int) -> torch.Tensor:
+    """``Replicate`` to ``Shard``: this rank's share of a whole tensor. Moves nothing."""
+    return pieces.narrow(tensor, along, along.offset(rank), along.units[rank]).contiguous()
 
 
 def keep_one(tensor: torch.Tensor, *, rank: int) -> torch.Tensor:
@@ -345,10 +352,7 @@ def keep_one(tensor: torch.Tensor, *, rank: int) -> torch.Tensor:
 def pad(tensor: torch.Tensor, *, shape: Sequence[int], along: Along, rank: int) -> torch.Tensor:
     """``Shard`` to ``Partial``: the share in its place among zeros, in the whole tensor's shape. Moves nothing."""
     whole = tensor.new_zeros(tuple(shape))
-    if whole.numel():
-        view = whole.view(along.outer, along.total, along.inner)
-        place = view.narrow(1, along.offset(rank), along.units[rank])
-        place.copy_(tensor.reshape(place.shape))
+    pieces.write(whole, along, along.offset(rank), tensor)
     return whole
 
 

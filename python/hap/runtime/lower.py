@@ -233,7 +233,7 @@ class _Emitter:
             case Stack():
                 return call(collectives.stack, ranks=ranks)
             case AllGather(shape, dim, lengths):
-                along = Along(shape, dim, lengths)
+                along = Along(dim, ((1, 1),), lengths)
                 return call(collectives.all_gather, shape=shape, along=along, implementation="padded")
             case Shift(shape):
                 return call(collectives.shift, shape=shape, ranks=ranks)
@@ -281,7 +281,7 @@ class _Emitter:
                 return call(collectives.all_reduce, **shared)
             case "slice":
                 at = rewrite.along(tensor, target[1])
-                return call(collectives.slice_share, shape=shape, along=at, rank=rewrite.rank)
+                return call(collectives.slice_share, along=at, rank=rewrite.rank)
             case "keep_one":
                 return call(collectives.keep_one, rank=rewrite.rank)
             case "pad":

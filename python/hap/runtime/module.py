@@ -248,7 +248,7 @@ def _piece(
     value = call.tensors[name].detach()
     if name in call.local:
         given = share_layout(layout.shape, units)
-        if layout.along is not None and _same_pieces(layout.along, given):
+        if layout.along == given.along:
             return value
         value = given.gather(value, name, session.group)
     return layout.share(value, rank)
@@ -256,13 +256,7 @@ def _piece(
 
 def share_layout(shape: tuple[int, ...], units: tuple[int, ...]) -> Layout:
     """How a global batch lies when each rank brings some samples."""
-    return Layout(shape, tuple((count, *shape[1:]) for count in units), Along(shape, 0, units))
-
-
-def _same_pieces(along: Along, given: Layout) -> bool:
-    """Whether a tensor that is split along its outermost axis lies as the ranks bring it."""
-    assert given.along is not None
-    return along.occurrence == 0 and along.units == given.along.units and along.sizes[:1] == given.shape[:1]
+    return Layout(shape, tuple((count, *shape[1:]) for count in units), Along(0, ((1, 1),), units))
 
 
 def _outputs(session: Session, prepared: Prepared, results: list[torch.Tensor], state: dict[str, torch.Tensor]) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from hap.placement import Partial, Replicate, parse
 from hap.program import Placements, Splits
+from hap.rules import pieces
 from hap.runtime.collectives import Along, all_gather, slice_share
 
 if TYPE_CHECKING:
@@ -35,19 +36,11 @@ class Layout:
         """A rank's piece of a whole tensor; may be a view of it."""
         if self.along is None:
             return whole
-        return slice_share(whole, shape=self.shapes[rank], along=self.along, rank=rank)
+        return slice_share(whole, along=self.along, rank=rank)
 
-    def assemble(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    def assemble(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """The whole tensor from the pieces of all ranks in one process."""
-        if self.along is None:
-            return pieces[0]
-        if 0 in self.shape:
-            return pieces[0].new_empty(self.shape)
-        views = [
-            piece.reshape(self.along.outer, units, self.along.inner)
-            for piece, units in zip(pieces, self.along.units, strict=True)
-        ]
-        return torch.cat(views, dim=1).reshape(self.shape)
+        return parts[0] if self.along is None else pieces.join(parts, self.along)
 
     def gather(self, piece: torch.Tensor, name: str, group: Group) -> torch.Tensor:
         """The whole tensor on every rank. A collective: called by all ranks."""
@@ -58,11 +51,8 @@ class Layout:
 
 def along(axes: AxisGraph, splits: Splits, tensor: int, occurrence: int) -> Along:
     """One occurrence of a tensor, split as its axis is."""
-    occurrences = axes.occurrences[tensor]
-    sizes = tuple(axes.axes[entry.axis].size for entry in occurrences)
-    if 0 in axes.graph.tensors[tensor].shape:
-        sizes = (*sizes, 0)
-    return Along(sizes, occurrence, tuple(splits[axes.axes[occurrences[occurrence].axis].name]))
+    dim, axis, blocks = axes.occurrences[tensor][occurrence]
+    return Along(dim, blocks, tuple(splits[axes.axes[axis].name]))
 
 
 def layout(axes: AxisGraph, splits: Splits, tensor: int, placements: Placements, ranks: int) -> Layout:

@@ -14,6 +14,7 @@ from hap.errors import HapError, PlanError, RuntimeMismatchError
 from hap.graph import Graph
 from hap.program import Placements, Splits
 from hap.rules import BATCH
+from hap.rules.pieces import Place
 from hap.runtime.agree import Control, ranks_text
 from hap.runtime.changes import Changes
 from hap.runtime.group import Group
@@ -238,17 +239,17 @@ class Session:
             if stored is None or stored.along is None:
                 placements[name] = ("R",)
                 continue
-            occurrences = axes.occurrences[entry.tensor]
-            sizes = tuple(axes.axes[occurrence.axis].size for occurrence in occurrences)
-            axis = axes.axes[occurrences[stored.along.occurrence].axis].name if sizes == stored.along.sizes else None
-            units = list(stored.along.units)
-            if axis is None or fixed.setdefault(axis, units) != units:
+            occurrences, units = axes.occurrences[entry.tensor], list(stored.along.units)
+            lies = Place(stored.along.dim, stored.along.blocks)
+            at = next((at for at, own in enumerate(occurrences) if own.place == lies), None)
+            axis = None if at is None else axes.axes[occurrences[at].axis]
+            if axis is None or axis.size != sum(units) or fixed.setdefault(axis.name, units) != units:
                 raise PlanError(
-                    f'"{entry.name}" is split over the devices in a way that this call cannot use: its axes are '
-                    f"{stored.along.sizes} where it lies and {sizes} for these inputs. Give hap.parallelize example "
+                    f'"{entry.name}" is split over the devices in a way that this call cannot use: {units} '
+                    f"units of dimension {lies.dim}, which are no axis for these inputs. Give hap.parallelize example "
                     "inputs of the shape that is used most, or keep the shapes of inputs alike."
                 )
-            placements[name] = (f"S{stored.along.occurrence}",)
+            placements[name] = (f"S{at}",)
         return placements, fixed
 
     def state(self) -> dict[str, torch.Tensor]:
