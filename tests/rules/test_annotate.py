@@ -76,21 +76,21 @@ def test_the_first_input_names_the_batch() -> None:
 
 
 def test_operators_without_a_rule_are_replicated_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    graph = Graph([Tensor("a", (3, 3), torch.float64), Tensor("b", (3, 3), torch.float64)])
+    graph = Graph([Tensor("a", (3, 3), torch.float64), Tensor("b", (3,), torch.float64)])
     graph.inputs = [Input("input", "args.0", 0)]
-    inverse = aten.cholesky_inverse.default
-    graph.operators = [Operator("inverse", inverse, (Ref(0),), {}, (1,), source="model.py:3: y = inverse(x)")]
+    pdist = aten._pdist_forward.default
+    graph.operators = [Operator("pdist", pdist, (Ref(0), 2.0), {}, (1,), source="model.py:3: y = pdist(x)")]
     with caplog.at_level(logging.WARNING, logger="hap"):
         axes = annotate(graph)
     assert axes.replicated == (0,)
     assert [(r.levelname, r.name) for r in caplog.records] == [("WARNING", "hap")]
-    for part in ["inverse", "aten.cholesky_inverse.default", "no rule", "model.py:3: y = inverse(x)"]:
+    for part in ["pdist", "aten._pdist_forward.default", "no rule", "model.py:3: y = pdist(x)"]:
         assert part in caplog.text
     (choice,) = axes.choices[0]
     assert (choice.inputs, choice.outputs) == ((REPLICATE,), (REPLICATE,))
     code = axes.local_code(0, choice, {axis.name: [1, 2] for axis in axes.axes}, 0)
     value = torch.eye(3, dtype=torch.float64)
-    assert torch.equal(run([code], [[value]])[0][0], value)
+    assert torch.equal(run([code], [[value]])[0][0], pdist(value, 2.0))
 
 
 @pytest.mark.parametrize("case", ["mask", "roll"])

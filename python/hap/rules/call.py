@@ -194,6 +194,7 @@ class Rule:
         whole: a generator whose values depend on their position: made whole, then narrowed.
         lower: another callable, or other arguments, for one rank.
         touched: bytes touched of each operand and of each result, where that is less than all of them.
+        outermost: letters may be shared along their outermost axis only.
         flops: floating-point operations of a call, as PyTorch's formulas take it; default: PyTorch's own.
     """
 
@@ -204,6 +205,7 @@ class Rule:
     whole: bool = False
     lower: Callable[[Call, Local], Lowered] | None = None
     touched: Callable[[Call], tuple[list[float], list[float]]] | None = None
+    outermost: bool = False
     flops: Callable[..., float] | None = None
 
 

@@ -164,7 +164,8 @@ def operator_choices(
     for letter in bound.letters:
         if letter in bound.blocked:
             continue
-        for i, leaf in enumerate(leaves(bound.letters[letter])):
+        own = leaves(bound.letters[letter])
+        for i, leaf in enumerate(own[:1] if bound.rule.outermost else own):
             placed = _shard([(letter, i)], bound, operands, results, operand_maps, result_maps)
             if placed is not None:
                 found.append(Choice(*placed, axis=axes[leaf], letter=(letter, i)))

@@ -13,7 +13,7 @@ from hap.errors import RuleError
 from hap.rules import proof
 from hap.rules.annotate import annotate
 from hap.rules.call import Call, Local, Lowered, Rule
-from hap.rules.families import REGISTERED, rule_of
+from hap.rules.families import REGISTERED, written_rule_of
 from hap.rules.notation import Broadcast, Flat, Line, NotationError, Pattern, Run, parse
 
 Example = tuple[Sequence[Any], Mapping[str, Any]]
@@ -74,7 +74,7 @@ def register_rule(
     target = overload_of(op)
     name = str(target)
     before = REGISTERED.get(name)
-    if rule_of(target) is not None and not replace:
+    if written_rule_of(target) is not None and not replace:
         raise RuleError(
             f"{name} has a rule {'already' if before else 'of its own in hap'}: pass replace=True to put this in its"
             " place" + (", or take it back first with hap.unregister_rule" if before else "")

@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 
+from hap.rules import adapter
 from hap.rules.call import Rule, Table
 from hap.rules.families import (
     attention,
@@ -63,11 +64,15 @@ def _name(target: torch._ops.OpOverload) -> str:
     return str(target)
 
 
-def rule_of(target: torch._ops.OpOverload) -> Rule | None:
-    """The rule of an overload, if there is one."""
+def written_rule_of(target: torch._ops.OpOverload) -> Rule | None:
+    """The user's or hap's own rule of an overload, if there is one."""
     name = _name(target)
-    found = REGISTERED.get(name) or RULES.get(name)
-    return pointwise.generated(target) if found is None else found
+    return REGISTERED.get(name) or RULES.get(name) or pointwise.generated(target)
+
+
+def rule_of(target: torch._ops.OpOverload) -> Rule | None:
+    """The rule of an overload: the user's, hap's own, or what follows from PyTorch's strategies; if there is one."""
+    return written_rule_of(target) or adapter.adapted(target)
 
 
 def every_rule() -> Table:
