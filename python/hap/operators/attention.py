@@ -146,7 +146,8 @@ def _sdpa(
         return _in_order_of(q, out), lse.contiguous()
     scores = _scores(q, repeated_k, mask, causal, scale).to(_accumulation_dtype(q.dtype))
     lse = scores.logsumexp(-1)
-    weights = _weights(scores, lse)
+    # Not from lse: masked by the lowest number, a row's lse says nothing of how many its keys are.
+    weights = scores.softmax(-1).masked_fill((lse == -math.inf).unsqueeze(-1), 0.0)
     if p:
         weights = weights * keep_mask(weights.shape, rng, p, index, weights, sizes, starts, lengths)
     return _in_order_of(q, weights.to(v.dtype) @ repeated_v), lse.contiguous()

@@ -1,0 +1,58 @@
+"""What attention over a sharded sequence rests on matters: without it a proof fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from hap.rules.composites import attention
+from hap.rules.localise import Site
+from tests.rules.test_composites import refuted
+
+NAMES = ("attention_keys", "attention_ring", "attention_ring_backward")
+_window = Site.window
+
+
+def _whole_columns(site: Site, letters: Sequence[str], also: Mapping[Any, Any] | None = None) -> dict[str, Any]:
+    """A window without the narrowing of the keys."""
+    return _window(site, letters)
+
+
+def _added(out: torch.Tensor, lse: torch.Tensor, _: int, other: torch.Tensor, __: torch.Tensor, ___: int) -> Any:
+    return out + other, lse
+
+
+def _unscaled(out: torch.Tensor, rows: torch.Tensor, keys: Sequence[int], part: int) -> Any:
+    return out, rows.logsumexp(0)
+
+
+def _first_columns(x: torch.Tensor, sizes: Sequence[int], start: int, length: int) -> torch.Tensor:
+    return x.reshape(*x.shape[:-1], *sizes).narrow(-2, 0, length).flatten(-3)
+
+
+MUTATIONS: dict[str, tuple[tuple[object, str, object], tuple[str, ...]]] = {
+    "window": ((Site, "window", _whole_columns), ("attention_ring", "attention_ring_backward")),
+    "positions": (
+        (attention._Sequence, "stretch", lambda self, rank: [*self.sizes, 0, self.units[rank]]),
+        NAMES,
+    ),
+    "no block comes after another": ((attention._Sequence, "after", lambda self, rank, other: True), NAMES[1:]),
+    "whose block is here": (
+        (attention._Ring, "source", lambda self, step: (self.site.rank + step) % self.count),
+        NAMES[1:],
+    ),
+    "rescaling": ((attention, "merged", _added), ("attention_ring",)),
+    "rescaling of the summand": ((attention, "summand", _unscaled), ("attention_keys",)),
+    "columns of the mask": ((attention, "columns", _first_columns), NAMES[1:]),
+    "columns of its gradient": ((attention, "put_columns", lambda x, *_: x), ("attention_ring_backward",)),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_mutations_are_refuted(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change, names = MUTATIONS[mutation]
+    monkeypatch.setattr(*change)  # type: ignore[arg-type]
+    assert [name for name in names if not refuted(name)] == []
