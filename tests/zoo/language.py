@@ -1,6 +1,6 @@
 """Language models of Hugging Face transformers, made from configurations at small size, in training with their loss.
 
-All have 6 heads of 4 features (grouped-query ones 3 key heads), a batch of 6, and tokens of primes in number.
+All have a batch of 6 and tokens of primes in number; most have 6 heads of 4 features, grouped-query ones 3 key heads.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 import transformers
 from torch import nn
 
+from tests import models
 from tests.zoo.entry import FLOAT32, Built, entry
 
 BATCH, SEQUENCE, VOCABULARY, HEADS, KEY_HEADS, HIDDEN, WIDE = 6, 7, 29, 6, 3, 24, 18
@@ -65,18 +66,18 @@ def _masked(name: str, configuration: type, options: dict[str, Any], **inputs: t
     return model(name, configuration, options), (), call
 
 
-@entry(without_batch={"kwargs.input_ids.1": 0.4, "*.attn.c_attn.weight.1.1": 0.4}, float32=FLOAT32)
+@entry(
+    sharded={"batch": 0.4, "*.mlp.c_fc.weight.1": 0.5},
+    without_batch={"*.mlp.c_fc.weight.1": 0.5, "*.attn.c_attn.weight.1.1": 0.2},
+    float32=FLOAT32,
+)
 def gpt2() -> Built:
-    options = {
-        "n_layer": 1, "n_embd": HIDDEN, "n_head": HEADS, "n_positions": SEQUENCE, "n_inner": WIDE,
-        "attn_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "resid_pdrop": DROPOUT,
-    }  # fmt: skip
-    return _causal("GPT2LMHeadModel", transformers.GPT2Config, _TOKENS | options)
+    return models.gpt2(dropout=DROPOUT, layers=1, batch=BATCH, sequence=SEQUENCE)
 
 
-@entry(without_batch={"kwargs.input_ids.1": 0.6, "*.query.weight.0.0": 0.25})
+@entry(without_batch={"*.position_ids.1": 0.9})
 def bert() -> Built:
-    return _masked("BertForMaskedLM", transformers.BertConfig, _ENCODER)
+    return models.bert(dropout=DROPOUT, layers=1, batch=BATCH, sequence=SEQUENCE)
 
 
 @entry(without_batch={"kwargs.input_ids.1": 0.6, "*.query.weight.0.0": 0.25})
@@ -152,7 +153,7 @@ def opt() -> Built:
 
 @entry(without_batch={"kwargs.input_ids.1": 0.8, "*.q_proj.weight.0.0": 0.05}, float32=FLOAT32)
 def llama() -> Built:
-    return _causal("LlamaForCausalLM", transformers.LlamaConfig, _GROUPED)
+    return models.llama(dropout=DROPOUT, layers=1, batch=BATCH, sequence=SEQUENCE)
 
 
 @entry(without_batch={"kwargs.input_ids.1": 0.8, "*.q_proj.weight.0.0": 0.05}, float32=FLOAT32)

@@ -38,6 +38,7 @@ def vit() -> Built:
     return _classifier("ViTForImageClassification", transformers.ViTConfig, options, 12)
 
 
+@entry(without_batch={"convolution.2.0": 0.9})
 def swin() -> Built:
     """Two stages of two blocks: windows, shifted windows, merged patches; whole samples are dropped at random."""
     options = {

@@ -88,7 +88,7 @@ class UNet(nn.Module):
                 nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.Conv2d(b, b, 3, padding=1), nn.ReLU()
             )
 
-        self.down1, self.down2, self.bottom = block(3, channels), block(channels, 2 * channels), nn.Module()
+        self.down1, self.down2 = block(3, channels), block(channels, 2 * channels)
         self.bottom = nn.Sequential(block(2 * channels, 4 * channels), nn.Dropout2d(DROPOUT))
         self.up2 = nn.ConvTranspose2d(4 * channels, 2 * channels, 2, 2)
         self.join2 = block(4 * channels, 2 * channels)
@@ -128,6 +128,11 @@ class LSTMLanguageModel(nn.Module):
         return F.cross_entropy(self.head(self.dropout(states)).flatten(0, 1), y.flatten())
 
 
+@entry(
+    without_batch={"args.0.1": 0.3, "lstm.weight_ih_l0.0": 0.15},
+    share_without_batch=0.5,
+    missing="each step of a recurrent layer reads all of the hidden state: the layers themselves stay whole",
+)
 def lstm() -> Built:
     return built(LSTMLanguageModel, {"vocabulary": VOCABULARY, "hidden": 10}, tokens(), tokens(seed=4))
 
@@ -165,6 +170,10 @@ class DLRM(nn.Module):
         return F.binary_cross_entropy_with_logits(clicks, clicked)
 
 
+@entry(
+    sharded={"batch": 0.1, "top.*.weight.0": 0.3, "tables.*.weight.1": 0.25},
+    without_batch={"tables.*.weight.1": 0.4, "top.*.weight.0": 0.3, "bottom.*.weight.0": 0.15},
+)
 def dlrm() -> Built:
     """Embeddings of 1,009, 503 and 211 rows that hold nearly all parameters."""
     generator = torch.Generator().manual_seed(5)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hap.operators  # noqa: F401  defines torch.ops.hap
-from hap.trace import recurrent
+from hap.trace import equivalents, recurrent
 from hap.trace.ctc import ctc_loss
 
 # Tells the forward and its backward apart from others until the clean-up numbers them in the order of the graph.
@@ -43,7 +43,11 @@ def scaled_dot_product_attention(
     return out
 
 
-REPLACEMENTS = {F.scaled_dot_product_attention: scaled_dot_product_attention, **recurrent.REPLACEMENTS}
+REPLACEMENTS = {
+    F.scaled_dot_product_attention: scaled_dot_product_attention,
+    **recurrent.REPLACEMENTS,
+    **equivalents.REPLACEMENTS,
+}
 
 
 def replace_targets(captured: torch.fx.GraphModule) -> None:

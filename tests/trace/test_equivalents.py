@@ -1,0 +1,83 @@
+"""Functions that are traced as others: bags of embeddings, averages over whole images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hap.rules import annotate
+from tests.trace.comparison import assert_equal_to_eager
+
+INDICES = torch.tensor([[1, 3, 3], [0, 2, 0], [0, 0, 0], [3, 4, 1]])
+
+
+class Bag(nn.Module):
+    """Bags of one table, each weighted differently in the loss."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+        self.table = nn.Parameter(torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+        self.scale = nn.Parameter(torch.linspace(0.5, 2.0, 12, dtype=torch.float64))
+
+    def forward(self, indices: torch.Tensor, offsets: torch.Tensor | None, *, scaled: bool) -> torch.Tensor:
+        scale = self.scale[: indices.numel()].view_as(indices) if scaled else None
+        out = F.embedding_bag(indices, self.table, offsets, per_sample_weights=scale, **self.options)
+        return (out * torch.arange(out.numel(), dtype=out.dtype).view_as(out)).sum()
+
+
+@pytest.mark.parametrize("padding", [None, 0, -2])
+@pytest.mark.parametrize(("mode", "scaled"), [("sum", False), ("sum", True), ("mean", False), ("max", False)])
+def test_bags_of_equal_length(mode: str, scaled: bool, padding: int | None) -> None:
+    graph = assert_equal_to_eager(
+        (Bag(mode=mode, padding_idx=padding), (INDICES, None), {"scaled": scaled}), tolerance=1e-14
+    )
+    assert annotate(graph).replicated == ()
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize(("mode", "scaled"), [("sum", False), ("sum", True), ("mean", False)])
+def test_bags_between_offsets(mode: str, scaled: bool, padding: int | None, last: bool) -> None:
+    """One of them is empty."""
+    offsets = torch.tensor([0, 4, 4, 5, 12] if last else [0, 4, 4, 5])
+    module = Bag(mode=mode, padding_idx=padding, include_last_offset=last)
+    graph = assert_equal_to_eager((module, (INDICES.flatten(), offsets), {"scaled": scaled}), tolerance=1e-14)
+    assert annotate(graph).replicated == ()
+
+
+def test_other_bags_stay_as_they_are() -> None:
+    call = (Bag(mode="max"), (INDICES.flatten(), torch.tensor([0, 4])), {"scaled": False})
+    graph = assert_equal_to_eager(call, tolerance=1e-14)
+    assert "aten._embedding_bag.default" in {str(operator.target) for operator in graph.operators}
+
+
+class Average(nn.Module):
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+        self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.pool(x * self.weight) ** 2).sum()
+
+
+@pytest.mark.parametrize(
+    ("pool", "shape"),
+    [
+        (nn.AdaptiveAvgPool1d(1), (2, 5, 3)), (nn.AdaptiveAvgPool2d(1), (2, 5, 4, 3)),
+        (nn.AdaptiveAvgPool2d((1, 1)), (5, 4, 3)), (nn.AdaptiveAvgPool3d(1), (2, 5, 2, 4, 3)),
+        (nn.AdaptiveAvgPool2d((None, 2)), (2, 5, 4, 4)), (nn.AdaptiveAvgPool1d(2), (2, 3, 4)),
+    ],
+)  # fmt: skip
+def test_averages_of_permuted_images(pool: nn.Module, shape: tuple[int, ...]) -> None:
+    """The channels come last in memory."""
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    channels = x.dim() - 1 - int(type(pool).__name__[-2])
+    x = x.movedim(channels, -1).contiguous().movedim(-1, channels)
+    graph = assert_equal_to_eager((Average(pool), (x,), {}), tolerance=1e-14)
+    assert annotate(graph).replicated == ()
