@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hap.operators.merging import columns, merged, put_columns, summand
+from hap.operators.merging import merged, summand
 from hap.operators.stretch import elements, positions
 
 sdpa = torch.ops.hap.sdpa
@@ -70,14 +70,3 @@ def test_a_share_of_the_queries_sees_the_keys_up_to_its_positions(masked: bool) 
         sums = [total + grad for total, grad in zip(sums, grads[1:3], strict=True)]
     for total, expected in zip(sums, whole[1:3], strict=True):
         torch.testing.assert_close(total, expected, rtol=1e-11, atol=1e-13)
-
-
-def test_columns_are_those_of_the_positions() -> None:
-    x = torch.arange(24.0).view(2, 12)
-    at = positions([2, 3, 2, 1, 2])
-    part = columns(x, (2, 3, 2), 1, 2)
-    assert torch.equal(part, x[:, at])
-    put = put_columns(torch.zeros(2, 12), part, (2, 3, 2), 1, 2)
-    expected = torch.zeros(2, 12)
-    expected[:, at] = part
-    assert torch.equal(put, expected)

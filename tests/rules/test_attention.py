@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from hap.rules.composites import attention
-from hap.rules.localise import Site
+from hap.rules.localise import Site, narrow
+from hap.rules.pieces import Blocks
 from tests.rules.test_composites import refuted
 
 NAMES = ("attention_keys", "attention_ring", "attention_ring_backward")
@@ -29,8 +30,8 @@ def _unscaled(out: torch.Tensor, rows: torch.Tensor, keys: Sequence[int], part: 
     return out, rows.logsumexp(0)
 
 
-def _first_columns(x: torch.Tensor, sizes: Sequence[int], start: int, length: int) -> torch.Tensor:
-    return x.reshape(*x.shape[:-1], *sizes).narrow(-2, 0, length).flatten(-3)
+def _first_columns(mask: torch.Tensor, dim: int, blocks: Blocks, start: int, length: int) -> torch.Tensor:
+    return narrow(mask, dim, blocks, 0, length)
 
 
 MUTATIONS: dict[str, tuple[tuple[object, str, object], tuple[str, ...]]] = {
@@ -46,8 +47,8 @@ MUTATIONS: dict[str, tuple[tuple[object, str, object], tuple[str, ...]]] = {
     ),
     "rescaling": ((attention, "merged", _added), ("attention_ring",)),
     "rescaling of the summand": ((attention, "summand", _unscaled), ("attention_keys",)),
-    "columns of the mask": ((attention, "columns", _first_columns), NAMES[1:]),
-    "columns of its gradient": ((attention, "put_columns", lambda x, *_: x), ("attention_ring_backward",)),
+    "columns of the mask": ((attention, "narrow", _first_columns), NAMES[1:]),
+    "columns of its gradient": ((attention, "written", lambda x, *_: x), ("attention_ring_backward",)),
 }
 
 

@@ -98,6 +98,8 @@ def test_mutations_are_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     rule, cases = RULES[name], [c for c in CASES if c.rule == name]
     survivors = []
     for mutation in all_mutations(name):
+        if (name, mutation) in HARMLESS:
+            continue
         monkeypatch.setitem(RULES, name, mutated(rule, mutation))
         trials = [(case, seed) for seed in range(12) for case in cases]
         added = False
@@ -109,7 +111,7 @@ def test_mutations_are_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         if added and not wrong:
             survivors.append((name, mutation))
         monkeypatch.setitem(RULES, name, rule)
-    assert [survivor for survivor in survivors if survivor not in HARMLESS] == []
+    assert survivors == []
 
 
 def test_harmless_mutations_exist() -> None:

@@ -38,15 +38,3 @@ def summand(out: Tensor, every_lse: Tensor, keys: Sequence[int], part: int) -> t
     """What a part adds to the output, and the log-sum-exp over all parts, from ``every_lse`` with theirs as rows."""
     whole, weights = _weights(every_lse, keys)
     return (out * weights[part].unsqueeze(-1)).to(out.dtype), whole
-
-
-def columns(x: Tensor, sizes: Sequence[int], start: int, length: int) -> Tensor:
-    """Of a last dimension viewed as ``sizes`` ``[outer, size, inner]`` the units from ``start``."""
-    return x.reshape(*x.shape[:-1], *sizes).narrow(-2, start, length).flatten(-3)
-
-
-def put_columns(x: Tensor, part: Tensor, sizes: Sequence[int], start: int, length: int) -> Tensor:
-    """``x``, which is contiguous, with such columns replaced in place."""
-    place = x.view(*x.shape[:-1], *sizes).narrow(-2, start, length)
-    place.copy_(part.reshape(place.shape))
-    return x

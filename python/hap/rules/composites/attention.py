@@ -15,15 +15,22 @@ from typing import Any
 
 import torch
 
-from hap.operators.merging import columns, merged, put_columns, summand
+from hap.operators.merging import merged, summand
 from hap.rules.binding import Bound
 from hap.rules.choices import Composite, Inner
 from hap.rules.composites.statistics import local_shape, value_of
 from hap.rules.families.attention import score_letters
 from hap.rules.local import LocalCode, Shift, Stack, Value, Writer
-from hap.rules.localise import Site
+from hap.rules.localise import Site, narrow
+from hap.rules.pieces import Blocks, Place, write
 
 aten, own = torch.ops.aten, torch.ops.hap
+
+
+def written(whole: torch.Tensor, dim: int, blocks: Blocks, start: int, piece: torch.Tensor) -> torch.Tensor:
+    """A whole tensor with a piece in its place (:func:`hap.rules.pieces.write`)."""
+    write(whole, Place(dim, blocks), start, piece)
+    return whole
 
 
 def _letters(site: Site, name: str) -> tuple[str, ...]:
@@ -154,6 +161,11 @@ class _Ring:
         invisible = self.site.call["causal"] and self.sequence.after(rank, other)
         return bool(self.sequence.units[rank] and self.sequence.units[other] and not invisible)
 
+    def columns(self) -> Place:
+        """Where the keys lie in the mask."""
+        outer, _, inner = self.sequence.sizes
+        return Place(len(self.site.call.shape_of("mask")) - 1, ((outer, inner),))
+
     def mask(self, step: int) -> Value | None:
         """The mask of this rank's queries and the block's keys."""
         if "mask" in self.block:
@@ -161,7 +173,7 @@ class _Ring:
         value = _value(self.site, "mask")
         if value is None or not self.mask_columns:
             return value
-        return self.code.call(columns, value, self.sequence.sizes, *self.sequence.part(self.source(step)))
+        return self.code.call(narrow, value, *self.columns(), *self.sequence.part(self.source(step)))
 
     def attend(self, before: Sequence[Value | None], after: Sequence[Value | None], step: int) -> list[Value]:
         """Attention or its backward with the block; ``before`` and ``after`` are its operands beside k, v and mask."""
@@ -225,8 +237,8 @@ def _ring_backward(site: Site) -> LocalCode:
         for name, value in travelling.items():
             travelling[name] = code.call(aten.add.Tensor, value, parts[name])
         if grad_mask is not None and ring.mask_columns:
-            place = ring.sequence.part(ring.source(step))
-            grad_mask = code.call(put_columns, grad_mask, made[3], ring.sequence.sizes, *place)
+            start, _ = ring.sequence.part(ring.source(step))
+            grad_mask = code.call(written, grad_mask, *ring.columns(), start, made[3])
         elif grad_mask is not None:
             grad_mask = code.call(aten.add.Tensor, grad_mask, made[3])
     ring.shift(travelling, ring.count)
