@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
 from transformers import BatchEncoding
 
 import hap
@@ -110,6 +112,48 @@ def gathers(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc.weight.gather(0, x.long(), sparse_grad=True).sum()
 
 
+def keeps_its_first_input(self: Any, x: torch.Tensor) -> torch.Tensor:
+    if getattr(self, "first", None) is None:
+        self.first = x.detach() * 2
+    return (self.fc(x) + self.first).sum()
+
+
+def keeps_noise(self: Any, x: torch.Tensor) -> torch.Tensor:
+    if not hasattr(self.fc, "noise"):
+        self.fc.noise = torch.zeros(4)
+        self.fc.noise += torch.randn(4)
+    return (self.fc(x) + self.fc.noise).sum()
+
+
+def counts_in_an_attribute(self: Any, x: torch.Tensor) -> torch.Tensor:
+    scale, self.table = self.table, torch.ones(4)
+    self.fc.cache = self.fc.cache + 1
+    return (self.fc(x) * scale + self.fc.cache).sum()
+
+
+def selects_indices(self: Any, x: torch.Tensor) -> torch.Tensor:
+    rows = x[:, 0].nonzero().squeeze(1)
+    return self.fc(x[rows]).sum()
+
+
+def finds_the_unique(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).sum() * torch.unique(x).shape[0]
+
+
+def inspects_its_mask(self: Any, x: torch.Tensor) -> torch.Tensor:
+    mask = x > 0
+    return self.fc(x if mask.all() else x * mask).sum()
+
+
+def makes_a_namespace(self: Any, x: torch.Tensor) -> Any:
+    return types.SimpleNamespace(loss=self.fc(x).sum())
+
+
+def checkpoints_a_sequence(self: Any, x: torch.Tensor) -> torch.Tensor:
+    layers = nn.Sequential(self.fc, self.fc)
+    return checkpoint_sequential(layers, 2, x, use_reentrant=False).sum()
+
+
 def breaks_the_graph(self: Any, x: torch.Tensor) -> torch.Tensor:
     torch._dynamo.graph_break()
     return self.fc(x).sum()
@@ -128,6 +172,20 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (branches, r"test_refusals\.py:\d+: if x\.sum\(\) > 0:: the forward branches on the values .*torch\.where"),
         (selects, r"test_refusals\.py:\d+: .*x\[x > 0\].*: a shape depends on the values .*a mask"),
         (reads_a_number, r"test_refusals\.py:\d+: .*\.item.*: a number depends on the values"),
+        (
+            selects_indices,
+            r"test_refusals\.py:\d+: rows = .*nonzero.*: a shape depends on the values .*a mask",
+        ),
+        (finds_the_unique, r"test_refusals\.py:\d+: .*unique.*: a shape depends on the values .*a mask"),
+        (
+            inspects_its_mask,
+            r"test_refusals\.py:\d+: .*mask\.all\(\).*: the forward branches on the values .*no tensor",
+        ),
+        (keeps_its_first_input, r'test_refusals\.py:\d+: self\.first = .*changes the attribute "first".*as a buffer'),
+        (keeps_noise, r'the forward changes the attribute "fc\.noise".*register it as a buffer'),
+        (counts_in_an_attribute, r'the forward changes the attribute "fc\.cache".*register it as a buffer'),
+        (makes_a_namespace, r"test_refusals\.py:\d+: .*SimpleNamespace.*cannot be captured"),
+        (checkpoints_a_sequence, r"test_refusals\.py:\d+: .*checkpoint_sequential.*cannot be captured"),
         (differentiates, r"test_refusals\.py:\d+: .*: torch\.autograd\.grad inside the forward cannot be captured"),
         (raises, r"test_refusals\.py:\d+: raise .*: the forward raises ValueError\('no such mode for 3'\)"),
         (detaches, r"no output of the module requires grad \(1 tensors.*return the loss"),
@@ -177,15 +235,23 @@ def test_inputs_that_do_not_fit(args: Any, kwargs: dict[str, Any], message: str)
 
 @dataclasses.dataclass
 class Batch:
-    x: torch.Tensor
+    x: Any
+
+
+class Bag:
+    """Neither a mapping nor a dataclass."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
 
 
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (Batch(torch.ones(3, 4)), r'input "args\.0" is a Batch.*pass its tensors in tuples, lists or dicts'),
-        ([{"batch": Batch(torch.ones(3, 4))}], r'input "args\.0\.0\.batch" is a Batch'),
-        (BatchEncoding({"x": torch.ones(3, 4)}), r'input "args\.0" is a BatchEncoding.*`dict\(batch\)`'),
+        (Bag(torch.ones(3, 4)), r'input "args\.0" is a Bag.*pass its tensors in tuples, lists, dicts or dataclasses'),
+        ([{"batch": Batch(Bag(torch.ones(3, 4)))}], r'input "args\.0\.0\.batch\.x" is a Bag'),
+        (BatchEncoding({"x": Bag(torch.ones(3, 4))}), r'input "args\.0\.x" is a Bag'),
+        (types.SimpleNamespace(x=torch.ones(3, 4)), r'input "args\.0" is a SimpleNamespace'),
         (slice(torch.ones(3)), r'input "args\.0" is a slice'),
         (torch.nn.functional.relu, r'input "args\.0" is a function'),
     ],

@@ -40,8 +40,12 @@ def make_problem(
     _check_splits(fixed, sizes, len(cluster.devices))
     if optimiser_tensors < 0:
         raise PlanError(f"optimiser_tensors: expected at least 0, got {optimiser_tensors}")
+    try:
+        core = _core.Graph(axes.to_json())
+    except ValueError as error:
+        raise PlanError(f"the graph cannot be planned: {error}") from error
     return Problem(
-        engine=Engine(_core.Graph(axes.to_json()), cluster, optimiser_tensors=optimiser_tensors, limits=limits),
+        engine=Engine(core, cluster, optimiser_tensors=optimiser_tensors, limits=limits),
         sizes=sizes,
         parameters=_parameters(axes),
         constraints=Constraints(forbidden_axes=tuple(forbidden_axes), placements=_placements(axes, placements or {})),

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from hap.cluster import Cluster
 from hap.errors import HapError
 from hap.graph import Graph, OutputKind
 from hap.program import Compute, Program, Splits
 from hap.runtime.emulate import Emulated, emulate
+from hap.runtime.twin import detached
+from hap.trace.inputs import flatten_inputs, map_inputs
 
 if TYPE_CHECKING:
     from hap.cluster import Device
@@ -148,9 +149,9 @@ def _double(
         copied = copied.double() if copied.is_floating_point() else copied
         return copied.requires_grad_(value.requires_grad)
 
-    copied = copy.deepcopy(module).double()
+    copied = copy.deepcopy(module, detached(module)).double()
     copied.zero_grad()
-    return copied, pytree.tree_map(precise, args), pytree.tree_map(precise, kwargs)
+    return copied, *map_inputs(precise, args, kwargs)
 
 
 def _with_ample_memory(cluster: Cluster) -> Cluster:
@@ -208,8 +209,6 @@ def _eager(
     graph: Graph, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tangents: dict[str, torch.Tensor]
 ) -> Reference:
     """The outputs of the module itself, by kind and name."""
-    from hap.trace.inputs import flatten_inputs
-
     with torch.enable_grad():
         tensors = flatten_like(graph.output_spec, module(*args, **kwargs))
     results: Reference = {}
@@ -241,7 +240,7 @@ def flatten_like(spec: OutputSpec, output: Any) -> list[torch.Tensor]:
         if spec.kind == "tensor":
             found[spec.index] = value
         for key, child in spec.children:
-            walk(child, getattr(value, key) if spec.kind == "dataclass" else value[key])
+            walk(child, getattr(value, key) if spec.kind in ("dataclass", "named_tuple") else value[key])
 
     walk(spec, output)
     return [found[index] for index in sorted(found)]

@@ -23,6 +23,7 @@ from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
 from hap.runtime.shards import named_state
 from hap.runtime.signature import Call
 from hap.runtime.step import StepFunction
+from hap.trace.inputs import map_inputs
 
 if TYPE_CHECKING:
     from hap.cluster import Device
@@ -74,11 +75,16 @@ class ParallelModule(nn.Module):
         self._hap_session.seed, self._hap_session.steps = signed(seed), step
 
     def local_inputs(self, *inputs: Any) -> Any:
-        """Mark tensors as this rank's share of a global batch, in the order of the ranks.
+        """Mark tensors as this rank's share of a global batch, in the order of the ranks; also those in containers.
 
         ``model(*model.local_inputs(x, y))``. One input comes back bare, several as a tuple.
         """
-        marked = tuple(LocalInput(value) if isinstance(value, torch.Tensor) else value for value in inputs)
+        marked, _ = map_inputs(
+            lambda value: LocalInput(value) if isinstance(value, torch.Tensor) else value,
+            inputs,
+            None,
+            also=(LocalInput,),
+        )
         return marked[0] if len(marked) == 1 else marked
 
     def full_parameter(self, name: str) -> torch.Tensor:

@@ -20,7 +20,7 @@ from hap.runtime.changes import Changes
 from hap.runtime.group import Group
 from hap.runtime.lower import lower
 from hap.runtime.placing import Layout, layout
-from hap.runtime.shards import check_real, check_replaceable, place
+from hap.runtime.shards import check_real, check_replaceable, place, release
 from hap.runtime.signature import WHOLE, Call
 from hap.runtime.step import Step
 from hap.runtime.twin import Twin
@@ -211,6 +211,7 @@ class Session:
             if graph.inputs[index].kind in ("parameter", "buffer")
         }
         if self._stored is None:
+            release(self.module)
             self.control.together(
                 lambda: check_replaceable(self.module, stored if self.group.size > 1 else {}), "replacing parameters"
             )

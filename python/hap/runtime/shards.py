@@ -31,6 +31,17 @@ def check_real(module: nn.Module) -> None:
             )
 
 
+def release(module: nn.Module) -> None:
+    """Detach plain tensor attributes from the graphs that made them, which would hold parameters.
+
+    Such as the weight that the hook of ``torch.nn.utils.weight_norm`` leaves for the next call to replace.
+    """
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                part.__dict__[name] = value.detach()
+
+
 def check_replaceable(module: nn.Module, layouts: dict[str, Layout]) -> None:
     """Raise where a parameter could not be replaced in place, before anything is changed."""
     for name, parameter in module.named_parameters():

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hap.errors import HapError
 from hap.runtime.local_inputs import LocalInput
-from hap.trace.inputs import flatten_inputs
+from hap.trace.inputs import flatten_inputs, map_inputs
 
 WHOLE = -1
 """In the place of a number of samples: the call's inputs are global."""
@@ -85,7 +84,7 @@ class Call:
                 return value.tensor.new_empty((total, *value.tensor.shape[1:]))
             return value
 
-        return pytree.tree_map(whole, (self.args, self.kwargs))  # type: ignore[no-any-return]
+        return map_inputs(whole, self.args, self.kwargs, also=(LocalInput,))
 
     def description(self) -> dict[str, str]:
         """The key in words, to tell the ranks' calls apart."""

@@ -12,6 +12,16 @@ from torch import nn
 from hap.errors import HapError
 
 
+def detached(module: nn.Module) -> dict[int, Any]:
+    """For ``copy.deepcopy``: plain tensor attributes that are results of a graph, which it refuses, by ``id``."""
+    return {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+
+
 class Twin:
     """The module as it was, with its parameters and buffers on the meta device.
 
@@ -21,7 +31,7 @@ class Twin:
 
     def __init__(self, original: nn.Module) -> None:
         self.original = original
-        memo: dict[int, Any] = {}
+        memo = detached(original)
         for parameter in original.parameters():
             like = torch.empty_like(parameter, device="meta")
             memo[id(parameter)] = nn.Parameter(like, requires_grad=parameter.requires_grad)

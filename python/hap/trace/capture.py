@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
+from hap.trace.attributes import watched
 from hap.trace.compat import is_hidden_side_effect
 from hap.trace.decompositions import TABLE
 from hap.trace.refusals import check_captured
@@ -93,8 +94,9 @@ def _warnings_about_the_module() -> Iterator[None]:
 def capture(root: Root, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
     """The joint graph of ``root`` on ATen, with descriptors on its inputs and outputs. ``tensors`` are fakes."""
     with _settings():
-        with shapes_replaced():
+        with shapes_replaced(), watched() as attributes:
             forward = dynamo_graph_capture_for_export(root)(*tensors)
+        attributes.check()
         check_captured(forward)
         replace_targets(forward)
         with contextlib.ExitStack() as stack:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
+import collections
+import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
 
+from hap.trace.inputs import unique
 from hap.trace.root import remembered_class
+
+logger = logging.getLogger("hap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +26,15 @@ class OutputSpec:
         kind: ``tensor``: entry ``index`` of the flat list; ``constant``: ``value`` (``None`` also for what is no part
             of a training step, such as caches); the others: a container of class ``cls``.
         children: the entries of a container with their keys, field names or positions, in order.
+        factory: what a ``defaultdict`` makes its missing entries with.
     """
 
     kind: Literal["tensor", "constant", "mapping", "sequence", "named_tuple", "dataclass"]
     index: int = -1
     value: Any = None
-    cls: type | None = None
+    cls: Any = None
     children: tuple[tuple[Any, OutputSpec], ...] = ()
+    factory: Any = None
 
     def build(self, tensors: Sequence[Tensor | Any]) -> Any:
         """The module's output with these tensors: what stands at position i of the graph's losses and outputs."""
@@ -40,10 +48,18 @@ class OutputSpec:
             return self.cls(*built.values())
         if self.kind == "sequence":
             return self.cls(built.values())
-        if self.kind == "dataclass" or hasattr(self.cls, "__dataclass_fields__"):
-            # transformers' ModelOutput is both a dictionary and a dataclass.
-            return self.cls(**built)
-        return self.cls(built)
+        if issubclass(self.cls, collections.defaultdict):
+            return self.cls(self.factory, built)
+        if not hasattr(self.cls, "__dataclass_fields__"):
+            return self.cls(built)
+        # transformers' ModelOutput is both a dictionary and a dataclass.
+        fields = {field.name: field for field in dataclasses.fields(self.cls)}
+        made = self.cls(**{key: value for key, value in built.items() if key not in fields or fields[key].init})
+        if self.kind == "dataclass":
+            for key, value in built.items():
+                # Also fields that the constructor does not take, or changes; also where they are frozen.
+                object.__setattr__(made, key, value)
+        return made
 
     def canonical(self) -> list[Any]:
         """Plain data that is equal for equal structures."""
@@ -55,7 +71,7 @@ class OutputSpec:
 def parse(description: str) -> tuple[list[str], list[int], OutputSpec]:
     """Reads what :class:`hap.trace.root.Root` wrote: paths of the tensors, which are losses, and the structure."""
     paths, losses, structure = ast.literal_eval(description)
-    return paths, losses, _spec(structure)
+    return unique(paths), losses, _spec(structure)
 
 
 def _spec(item: tuple[Any, ...]) -> OutputSpec:
@@ -65,5 +81,18 @@ def _spec(item: tuple[Any, ...]) -> OutputSpec:
         return OutputSpec("constant", value=item[1])
     if item[0] == "float":
         return OutputSpec("constant", value=float(item[1]))
-    kind, number, children = item
-    return OutputSpec(kind, cls=remembered_class(number), children=tuple((k, _spec(child)) for k, child in children))
+    if item[0] == "left_out":
+        _, path, number = item
+        logger.warning(
+            'the output "%s" is a %s, which hap does not rebuild: it is None in what the module returns under hap',
+            path,
+            remembered_class(number).__name__,
+        )
+        return OutputSpec("constant")
+    kind, number, children, factory = item
+    return OutputSpec(
+        kind,
+        cls=remembered_class(number),
+        children=tuple((key, _spec(child)) for key, child in children),
+        factory=None if factory is None else remembered_class(factory),
+    )

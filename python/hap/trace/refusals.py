@@ -15,12 +15,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from hap.errors import TraceError
-from hap.trace.root import changed_state
+from hap.trace.attributes import changed_state
 from hap.trace.sources import dotted, source_of, source_of_stack
 
 _FAKE_CALL = re.compile(r"got (?:\w+)\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)", re.DOTALL)
 _RAISED = re.compile(r"Developer debug context: raised exception (?P<what>.*)")
-_ROOT_ERROR = re.compile(r"^(?:NoGradientError|StateError)\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)")
+_ROOT_ERROR = re.compile(r"^NoGradientError\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)")
 _EXPLANATION = re.compile(r"^  Explanation: (?P<what>.*)$", re.MULTILINE)
 
 _ADVICE = (

@@ -6,8 +6,9 @@ was comes out as a string constant (see :mod:`hap.trace.outputs`).
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,18 +18,18 @@ from torch.utils import _pytree as pytree
 TENSOR = object()
 """Stands for a tensor among the flat example inputs."""
 
-_CLASSES: list[type] = []
+_CLASSES: list[Any] = []
 
 
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
-def _class_number(cls: type) -> int:
+def _class_number(cls: Any) -> int:
     """Remembers a class; its number can stand in the string that describes the structure."""
     if cls not in _CLASSES:
         _CLASSES.append(cls)
     return _CLASSES.index(cls)
 
 
-def remembered_class(number: int) -> type:
+def remembered_class(number: int) -> Any:
     """The class that a capture met under this number."""
     return _CLASSES[number]
 
@@ -44,7 +45,7 @@ def _describe(value: Any, path: str, found: list[tuple[str, Tensor]]) -> str:
     if value is None or type(value) in (bool, int, str):
         return f"('constant', {value!r})"
     prefix = path + "." if path else ""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         kind = "mapping"
         parts = [f"({k!r}, {_describe(v, prefix + str(k), found)})" for k, v in value.items()]
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -60,25 +61,14 @@ def _describe(value: Any, path: str, found: list[tuple[str, Tensor]]) -> str:
             for field in dataclasses.fields(value)
         ]
     else:
-        # Caches and the like are no part of a training step.
-        return "('constant', None)"
-    return f"('{kind}', {_class_number(type(value))}, [{', '.join(parts)}])"
+        return f"('left_out', {path!r}, {_class_number(type(value))})"
+    # What makes the entries that are missing is remembered as classes are.
+    factory = _class_number(value.default_factory) if isinstance(value, collections.defaultdict) else None
+    return f"('{kind}', {_class_number(type(value))}, [{', '.join(parts)}], {factory})"
 
 
 class NoGradientError(Exception):
     """Nothing in the module's output can be differentiated."""
-
-
-class StateError(Exception):
-    """The forward changes a plain tensor attribute of the module."""
-
-
-def changed_state(name: str) -> str:
-    """The message for a plain tensor that the forward changes."""
-    return (
-        f'the forward changes the attribute "{name}", a plain tensor, which would keep its first value: register it as '
-        "a buffer with `register_buffer`"
-    )
 
 
 class Root(nn.Module):
@@ -95,12 +85,6 @@ class Root(nn.Module):
         self.structure = structure
         self.flat = list(flat)
         self.buffer_names = [name for name, _ in module.named_buffers()]
-        self.plain_tensors = [
-            (path, name)
-            for path, part in module.named_modules()
-            for name, value in part.__dict__.items()
-            if isinstance(value, Tensor)
-        ]
         # Not train(): that would be recursive, and change submodules that the user has frozen.
         self.training = module.training
 
@@ -110,16 +94,12 @@ class Root(nn.Module):
         args, kwargs = pytree.tree_unflatten([next(rest) if x is TENSOR else x for x in self.flat], self.structure)
         found: list[tuple[str, Tensor]] = []
         before = [self.module.get_buffer(name) for name in self.buffer_names]
-        plain = [getattr(self.module.get_submodule(path), name) for path, name in self.plain_tensors]
         structure = _describe(self.module(*args, **kwargs), "", found)
         for name, old in zip(self.buffer_names, before, strict=True):
             new = self.module.get_buffer(name)
             # `self.total = self.total + x` makes a new tensor, which capture would drop as a change of Python state.
             if new is not old:
                 old.copy_(new)
-        for (path, name), value in zip(self.plain_tensors, plain, strict=True):
-            if getattr(self.module.get_submodule(path), name) is not value:
-                raise StateError(changed_state(f"{path}.{name}" if path else name))
         differentiable = [i for i, (_, x) in enumerate(found) if x.requires_grad]
         if not differentiable:
             raise NoGradientError(

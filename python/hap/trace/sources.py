@@ -46,5 +46,9 @@ def module_of(node: Node) -> str:
 
 def dotted(path: str) -> str:
     """The user's path of what Dynamo calls ``L['self']._modules['module']._modules['fc']``: ``fc``."""
-    parts = [part for part in _INDEX.sub(r".\1", path).split(".") if part and part not in ("L", "self", "_modules")]
+    parts = [
+        part
+        for part in _INDEX.sub(r".\1", path).split(".")
+        if part and part not in ("L", "self", "_modules", "__dict__")
+    ]
     return ".".join(parts[1:] if parts[:1] == ["module"] else parts)

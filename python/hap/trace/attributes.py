@@ -1,0 +1,163 @@
+"""What a forward does with attributes of the user's objects: caches are kept out of the graph, state is refused.
+
+Capture follows assignments to attributes but drops them afterwards, so that each step computes anew what eager PyTorch
+would keep. That is the same for a cache of constants (masks, tables of angles), and for values that are only left for
+others to read. It is not for state: what depends on the inputs, parameters or random numbers of one call and is read in
+the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
+from torch.fx import Node
+
+from hap.errors import TraceError
+from hap.trace.sources import dotted, source_of
+
+# Their first operand gives shape, element type and device alone.
+_LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
+_LIKE |= {"new_tensor", "size", "dim", "getattr"}
+# Their other operands give element type and device alone.
+_CONVERSIONS = {"to", "type_as"}
+_RANDOM = {
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+    "bernoulli",
+    "multinomial",
+}
+_RANDOM |= {"normal", "dropout", "uniform", "bernoulli", "exponential", "log_normal", "cauchy", "geometric", "poisson"}
+
+
+@dataclass
+class Attributes:
+    """Attributes that a captured forward reads and assigns, by path: ``layers.0.cache``.
+
+    Attributes:
+        read: those that it reads, or looks for, before it assigns them.
+        assigned: the last value of each that it assigns: a node of the graph where it is a tensor, else ``None``.
+    """
+
+    read: set[str] = field(default_factory=set)
+    assigned: dict[str, Node | None] = field(default_factory=dict)
+
+    def note_read(self, item: Any, name: str) -> None:
+        """An attribute of ``item`` is read."""
+        path = _path(item, name)
+        if path is not None and path not in self.assigned:
+            self.read.add(path)
+
+    def note_assigned(self, item: Any, name: str, value: Any) -> None:
+        """An attribute of ``item`` is assigned."""
+        path = _path(item, name)
+        if path is not None:
+            proxy = getattr(value, "proxy", None)
+            self.assigned[path] = proxy.node if isinstance(proxy, torch.fx.Proxy) else None
+
+    def check(self) -> None:
+        """Refuses state.
+
+        Raises:
+            TraceError: a tensor that depends on more than constants replaces an attribute that the forward has read.
+        """
+        for path, node in self.assigned.items():
+            if node is not None and path in self.read and not self._is_constant(node):
+                source = source_of(node)
+                raise TraceError(changed_state(path, source))
+
+    def _is_constant(self, node: Node) -> bool:
+        """Whether a value depends on nothing that differs between steps."""
+        waiting, seen = [node], {node}
+        while waiting:
+            one = waiting.pop()
+            if one.op == "placeholder" and not self._is_constant_input(one):
+                return False
+            called = _name(one)
+            if called.strip("_") in _RANDOM:
+                return False
+            operands = one.all_input_nodes
+            if called in _LIKE:
+                operands = []
+            elif called in _CONVERSIONS:
+                operands = operands[:1]
+            # What is written to it in place counts too.
+            writers = [user for user in one.users if user.args[:1] == (one,) and _writes(user)]
+            for other in [*operands, *writers]:
+                if other not in seen:
+                    seen.add(other)
+                    waiting.append(other)
+        return True
+
+    def _is_constant_input(self, node: Node) -> bool:
+        """Whether an input of the graph is a buffer or a plain tensor that no step changes."""
+        source = getattr(node, "_dynamo_source", None)
+        value = node.meta.get("example_value")
+        if source is None or not isinstance(value, torch.Tensor) or value._version:
+            return False
+        plain = node.type is not None and not issubclass(node.type, torch._subclasses.fake_tensor.FakeTensor)
+        return (plain or "_buffers" in source.name) and dotted(source.name) not in self.assigned
+
+
+def changed_state(path: str, source: str = "") -> str:
+    """The message for a plain tensor that the forward changes."""
+    where = f"{source}: " if source else ""
+    return (
+        f'{where}the forward changes the attribute "{path}", a plain tensor, which would keep its first value: '
+        "register it as a buffer with `register_buffer`"
+    )
+
+
+def _path(item: Any, name: str) -> str | None:
+    source = getattr(item, "source", None)
+    return None if source is None else dotted(f"{source.name}.{name}")
+
+
+def _name(node: Node) -> str:
+    return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _writes(node: Node) -> bool:
+    return node.target is operator.setitem or (_name(node).endswith("_") and not _name(node).endswith("__"))
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Attributes]:
+    """Within, notes what a capture reads and assigns."""
+    attributes = Attributes()
+    reads, looks, assigns = (
+        UserDefinedObjectVariable.var_getattr,
+        UserDefinedObjectVariable.call_obj_hasattr,
+        SideEffects.store_attr,
+    )
+
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        attributes.note_read(self, name)
+        return reads(self, tx, name)
+
+    def call_obj_hasattr(self: Any, tx: Any, name: str) -> Any:
+        attributes.note_read(self, name)
+        return looks(self, tx, name)
+
+    def store_attr(self: Any, item: Any, name: str, value: Any, *rest: Any, **others: Any) -> Any:
+        attributes.note_assigned(item, name, value)
+        return assigns(self, item, name, value, *rest, **others)
+
+    with (
+        patch.object(UserDefinedObjectVariable, "var_getattr", var_getattr),
+        patch.object(UserDefinedObjectVariable, "call_obj_hasattr", call_obj_hasattr),
+        patch.object(SideEffects, "store_attr", store_attr),
+    ):
+        yield attributes
