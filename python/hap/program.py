@@ -23,7 +23,9 @@ class InputInstruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     placement: Placements
 
 
-class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="compute"):
+class Compute(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="compute"
+):
     """An operator is applied to local pieces; ``axis`` is the one that the work is shared along, if any.
 
     ``composite`` names the composite instruction (:class:`hap.rules.choices.Choice`), where it is one.

@@ -20,6 +20,7 @@ PROGRAM = Program(
         Convert("all_gather", "w", ("S1",), ("R",), "hidden", "padded"),
         Compute("mm", "aten.mm.default", (("x", ("S0",)), ("w", ("R",))), (("mm", ("S0",)),), "batch"),
         Compute("sum_1", "aten.sum.dim_IntList", (("mm", ("S0",)),), (("sum_1", ("P",)),), "batch"),
+        Compute("norm", "aten._softmax.default", (("mm", ("S0",)),), (("norm", ("S0",)),), "batch", "softmax"),
         Convert("all_reduce", "sum_1", ("P",), ("R",), None, "builtin"),
         Compute("split", "aten.split.Tensor", (("mm", ("S0",)),), (("a", ("S0",)), ("b", ("S0",))), None),
         Compute("mm_again", "aten.mm.default", (("x", ("R",)), ("w", ("R",))), (("mm", ("R",)),), None),
@@ -35,6 +36,7 @@ TEXT = """\
 %w.R = all_gather(%w, axis=hidden, padded)
 %mm: S0 = aten.mm(%x.S0, %w.R, axis=batch)
 %sum_1: P = aten.sum.dim_IntList(%mm, axis=batch)
+%norm: S0 = aten._softmax(%mm, axis=batch, composite=softmax)
 %sum_1.R = all_reduce(%sum_1)
 %a: S0, %b: S0 = aten.split.Tensor(%mm)
 %mm.R = aten.mm(%x, %w.R)

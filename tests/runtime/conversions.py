@@ -95,7 +95,15 @@ def case(kind: str, ranks: int, seed: int) -> Case:
         arguments = [{"shape": tuple(e.shape), "along": along, "implementation": implementation} for e in expected]
         return Case(kind, [s.reshape(full.shape) for s in summands], expected, arguments)
     if kind == "all_reduce":
-        return Case(kind, [s.reshape(full.shape) for s in summands], [total.reshape(full.shape)] * ranks, [{}] * ranks)
+        op = g.choice(["sum", "max"])
+        result = total if op == "sum" else torch.stack(summands).amax(0)
+        expected = [result.reshape(full.shape)] * ranks
+        return Case(kind, [s.reshape(full.shape) for s in summands], expected, [{"op": op}] * ranks)
+    if kind == "stack":
+        return Case(kind, summands, [torch.stack(summands)] * ranks, [{"ranks": ranks}] * ranks)
+    if kind == "shift":
+        expected = [shares[rank - 1] for rank in range(ranks)]
+        return Case(kind, shares, expected, [{"shape": tuple(e.shape), "ranks": ranks} for e in expected])
     if kind == "all_to_all":
         j = g.choice([j for j in range(axes) if j != i])
         target = along_axis(j)
@@ -112,5 +120,5 @@ def case(kind: str, ranks: int, seed: int) -> Case:
     return Case(kind, [full] * ranks, [full] * ranks, [{"rank": rank} for rank in range(ranks)])
 
 
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_to_all", "all_reduce")
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_to_all", "all_reduce", "stack", "shift")
 LOCAL = ("slice_share", "pad", "keep_one")

@@ -57,6 +57,7 @@ def _lines(program: Program) -> Iterator[str]:
         elif isinstance(instruction, Compute):
             operands = [use(tensor, placement) for tensor, placement in instruction.inputs]
             operands += [] if instruction.axis is None else [f"axis={instruction.axis}"]
+            operands += [] if instruction.composite is None else [f"composite={instruction.composite}"]
             results = ", ".join(define(tensor, placement) for tensor, placement in instruction.outputs)
             yield f"{results} = {instruction.target.removesuffix('.default')}({', '.join(operands)})"
         elif isinstance(instruction, Convert):
