@@ -104,6 +104,30 @@ def mlp(
     return module.train(), (x, y), {}
 
 
+class Noisy(nn.Module):
+    """Random numbers of every kind, of several shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 12), nn.Linear(12, 4)
+        self.drop, self.channels, self.leaky = nn.Dropout(0.2), nn.Dropout1d(0.3), nn.RReLU()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = self.leaky(self.inner(self.drop(x)))
+        h = self.channels(h.view(-1, 3, 4)).flatten(1) + torch.randn_like(h) * 0.1
+        h = h * F.gumbel_softmax(h) + torch.rand(h.shape[0], 1, dtype=h.dtype)
+        return F.mse_loss(self.outer(h[torch.randperm(h.shape[0])]), y)
+
+
+def noisy(dtype: torch.dtype = torch.float64, *, batch: int = 6) -> Built:
+    """A small network that draws random numbers wherever it can."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        module = Noisy().to(dtype)
+        x, y = torch.randn(batch, 8, dtype=dtype), torch.randn(batch, 4, dtype=dtype)
+    return module.train(), (x, y), {}
+
+
 class VGG(nn.Module):
     """Configuration E of Simonyan and Zisserman (2014), its channels divided by ``narrow``; cross-entropy."""
 

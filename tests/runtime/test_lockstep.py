@@ -28,12 +28,15 @@ def tolerance(axes: AxisGraph) -> float:
 def traced(name: str) -> Step:
     options = {"attention": "eager"} if name == "bert_eager" else {}
     options |= {"batch_norm": True, "dropout": 0.3} if name == "vgg19_batch_norm" else {}
-    build = getattr(models, {"bert_eager": "bert", "vgg19_batch_norm": "vgg19"}.get(name, name))
+    options |= {"dropout": 0.3, "layers": 1} if name == "gpt2_dropout" else {}
+    build = getattr(models, {"bert_eager": "bert", "vgg19_batch_norm": "vgg19", "gpt2_dropout": "gpt2"}.get(name, name))
     return step(*build(**options))
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["mlp", "vgg19", "vgg19_batch_norm", "gpt2", "bert", "bert_eager", "llama"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "noisy", "vgg19", "vgg19_batch_norm", "gpt2", "gpt2_dropout", "bert", "bert_eager", "llama"]
+)
 @FEW
 @given(seed=st.integers(0, 2**32))
 def test_random_program_equals_one_device(name: str, seed: int) -> None:

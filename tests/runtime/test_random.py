@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 import hap
 from hap import interpret
@@ -20,32 +18,10 @@ from tests.runtime import jobs
 from tests.runtime.launch import Launcher
 
 
-class Noisy(nn.Module):
-    """Draws numbers of every kind, of several shapes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 12)
-        self.outer = nn.Linear(12, 4)
-        self.drop, self.channels, self.leaky = nn.Dropout(0.2), nn.Dropout1d(0.3), nn.RReLU()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.leaky(self.inner(self.drop(x)))
-        y = self.channels(y.view(-1, 3, 4)).flatten(1) + torch.randn_like(y) * 0.1
-        y = y * F.gumbel_softmax(y) + torch.rand(y.shape[0], 1, dtype=y.dtype)
-        return (self.outer(y[torch.randperm(y.shape[0])]) ** 2).sum()
-
-
-def noisy() -> tuple[nn.Module, tuple[torch.Tensor]]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return Noisy().double(), (torch.randn(6, 8, dtype=torch.float64),)
-
-
 def train(rank: int, ranks: int, programs: list[int]) -> list[float]:
     """Two steps under random programs; the largest difference of losses and gradients from one device's numbers."""
     worst = []
-    base, args = noisy()
+    base, args, _ = models.noisy()
     axes = annotate(trace(base, args))
     expected = [interpret.run(axes.graph, interpret.bind(axes.graph, base, args, rng=(11, step))) for step in range(2)]
     for number in programs:
@@ -69,7 +45,7 @@ def train(rank: int, ranks: int, programs: list[int]) -> list[float]:
 
 
 def differing(rank: int) -> str:
-    module, args = noisy()
+    module, args, _ = models.noisy()
     model = hap.parallelize(module, jobs.cluster(2), args)
     model.rng_state = (1, rank)
     try:
@@ -94,7 +70,7 @@ def test_a_run_is_determined_by_the_seed_and_can_be_resumed() -> None:
     def losses(model: Any, count: int) -> list[float]:
         return [float(model(*args).detach()) for _ in range(count)]
 
-    module, args = noisy()
+    module, args, _ = models.noisy()
     made = []
     for seed in (3, 3, 4):
         with torch.random.fork_rng(devices=[]):
