@@ -116,6 +116,11 @@ def _(s: Sketch) -> None:
     s.call(aten.roll.default, s.tensor(*s.sizes(2)), [1], [-1])
 
 
+@case("aten.roll.default", "P -> P")  # over the flattened tensor
+def _(s: Sketch) -> None:
+    s.call(aten.roll.default, s.tensor(*s.sizes(2)), [1])
+
+
 @cases("tril triu", "S0 -> S0, P -> P")
 def _(s: Sketch, target: Any) -> None:
     s.call(target, s.tensor(*s.sizes(3)), 1)

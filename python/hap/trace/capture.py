@@ -21,7 +21,7 @@ from hap.trace.attributes import watched
 from hap.trace.compat import is_hidden_side_effect
 from hap.trace.decompositions import TABLE
 from hap.trace.refusals import check_captured
-from hap.trace.replacements import replace_targets, replaced, shapes_replaced
+from hap.trace.replacements import replace_targets, replaced, replaced_for_capture
 from hap.trace.root import Root
 
 logger = logging.getLogger("hap")
@@ -94,7 +94,7 @@ def _warnings_about_the_module() -> Iterator[None]:
 def capture(root: Root, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
     """The joint graph of ``root`` on ATen, with descriptors on its inputs and outputs. ``tensors`` are fakes."""
     with _settings():
-        with shapes_replaced(), watched() as attributes:
+        with replaced_for_capture(), watched() as attributes:
             forward = dynamo_graph_capture_for_export(root)(*tensors)
         attributes.check()
         check_captured(forward)

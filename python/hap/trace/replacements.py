@@ -14,6 +14,7 @@ from torch import Tensor
 import hap.operators  # noqa: F401  defines torch.ops.hap
 from hap.trace import equivalents, recurrent
 from hap.trace.ctc import ctc_loss
+from hap.trace.losses import gaussian_nll_loss, multilabel_margin_loss
 
 # Tells the forward and its backward apart from others until the clean-up numbers them in the order of the graph.
 _indices = itertools.count(1)
@@ -45,6 +46,7 @@ def scaled_dot_product_attention(
 
 REPLACEMENTS = {
     F.scaled_dot_product_attention: scaled_dot_product_attention,
+    F.multilabel_margin_loss: multilabel_margin_loss,
     **recurrent.REPLACEMENTS,
     **equivalents.REPLACEMENTS,
 }
@@ -61,14 +63,14 @@ def replace_targets(captured: torch.fx.GraphModule) -> None:
 
 
 @contextlib.contextmanager
-def shapes_replaced() -> Iterator[None]:
-    """While Dynamo captures: functions whose shapes depend on values, which cannot stand in its graph."""
-    with patch.object(torch, "ctc_loss", ctc_loss):
+def replaced_for_capture() -> Iterator[None]:
+    """While Dynamo captures: functions that look at values, or make shapes of them, which it cannot follow."""
+    with patch.object(torch, "ctc_loss", ctc_loss), patch.object(F, "gaussian_nll_loss", gaussian_nll_loss):
         yield
 
 
 @contextlib.contextmanager
 def replaced() -> Iterator[None]:
     """During the joint export: inside functions that Dynamo leaves whole, as ``F.multi_head_attention_forward``."""
-    with shapes_replaced(), patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention):
+    with replaced_for_capture(), patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention):
         yield

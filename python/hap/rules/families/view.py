@@ -74,10 +74,11 @@ def _repeat_local(call: Call, local: Local) -> Lowered:
     return call.operator.target, {"repeats": [local.size(f"r{i}") for i in range(len(call["repeats"]))]}
 
 
-def _flip(call: Call) -> str | None:
-    moved = {d % max(len(call.shape()), 1) for d in call["dims"]}
-    if not moved and call.shape():
-        return None  # roll without dims runs over the flattened tensor
+def _flip(call: Call) -> str:
+    rank = len(call.shape())
+    moved = {d % max(rank, 1) for d in call["dims"]}
+    if not moved and "shifts" in call.arguments:
+        moved = set(range(rank))  # roll without dims runs over the flattened tensor
     dims = " ".join(f"d{i}!" if i in moved else f"d{i}" for i in range(len(call.shape()))) or "."
     return f"~{dims} -> {dims}"
 
