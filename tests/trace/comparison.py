@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -25,9 +26,18 @@ def eager(
     loss.backward()
     values: dict[tuple[str, str], torch.Tensor | None] = {("loss", "" if output is loss else "loss"): loss.detach()}
     if output is not loss:
-        values |= {("output", k): v.detach() for k, v in output.items() if isinstance(v, torch.Tensor) and k != "loss"}
+        values |= {("output", path): value.detach() for path, value in tensors(output) if path != "loss"}
     values |= {("gradient", name): p.grad for name, p in module.named_parameters() if p.requires_grad}
     return values | {("buffer", name): b for name, b in module.named_buffers()}
+
+
+def tensors(output: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in nested mappings with their paths."""
+    for name, value in output.items():
+        if isinstance(value, torch.Tensor):
+            yield prefix + name, value
+        elif isinstance(value, Mapping):
+            yield from tensors(value, f"{prefix}{name}.")
 
 
 def assert_equal_to_eager(call: Call, tolerance: float, *, rng: tuple[int, int] = (0, 0)) -> Graph:

@@ -10,9 +10,11 @@ from fnmatch import fnmatchcase
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from tests.runtime.one_device import Step, step
 from tests.runtime.programs import random_program, random_splits
+from tests.trace.comparison import assert_equal_to_eager
 from tests.zoo.entry import SHARDED
 from tests.zoo.models import ZOO
 from tests.zoo.plans import RANKS, best_plan, sharded
@@ -38,6 +40,18 @@ def test_every_operator_has_a_rule(name: str) -> None:
     axes = traced(name).axes
     assert [axes.graph.operators[i].target for i in axes.replicated] == []
     assert [axes.graph.operators[i].name for i in axes.cuts] == []
+
+
+@pytest.mark.skipif("HAP_TEST_EXAMPLES" not in os.environ, reason="a second trace of every model: for `make test-full`")
+@every_model
+def test_one_device_equals_eager(name: str) -> None:
+    """With dropout off; the running statistics of batch norm are updated all the same."""
+    module, args, kwargs = ZOO[name].build()
+    module.eval()
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.train()
+    assert_equal_to_eager((module, args, kwargs), ZOO[name].tolerance)
 
 
 @every_model
