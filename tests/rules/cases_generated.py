@@ -22,8 +22,8 @@ NUMBERS = {"number": 2, "int": 2, "float": 0.5, "bool": False, "Optional[number]
 @cache
 def overload(name: str) -> Any:
     """The overload of a name like ``aten.mul.Tensor``."""
-    _, packet, which = name.split(".")
-    return getattr(getattr(torch.ops.aten, packet), which)
+    namespace, packet, which = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), which)
 
 
 def arguments(target: Any, tensor: Callable[[int], Any]) -> tuple[list[Any], dict[str, Any]]:

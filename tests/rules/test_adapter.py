@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,20 @@ def test_what_a_line_cannot_say_is_left_out() -> None:
         assert line(refused) is None
     # one letter to a dimension: the first strategy counts
     assert line((0, "R", 0, "R"), ("P", "R", 0, "R")) == line((0, "R", 0, "R"))
+
+
+def test_operators_that_are_no_functions_of_pieces_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Size arguments, lists of tensors, random numbers, changed arguments, and pieces that must be even."""
+    info = adapter._registry()[aten.exp.default]
+    refused = [aten.view.default, aten.cat.default, aten.bernoulli.default, aten.exp_.default, aten.exp.out]
+    monkeypatch.setattr(adapter, "_registry", lambda: dict.fromkeys([*refused, aten.sin.default], info))
+    adapter.adapted.cache_clear()
+    assert adapter.adapted(aten.sin.default) is not None
+    assert [adapter.adapted(target) for target in refused] == [None] * len(refused)
+    adapter.adapted.cache_clear()
+    monkeypatch.setattr(adapter, "_registry", lambda: {aten.sin.default: replace(info, allow_uneven_sharding=False)})
+    assert adapter.adapted(aten.sin.default) is None
+    adapter.adapted.cache_clear()
 
 
 def test_another_version_of_pytorch_is_said_once(

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from hap.graph import Ref
-from hap.rules.call import Call, Rule
+from hap.rules.call import Call, Rule, size_arguments
 
 logger = logging.getLogger("hap")
 
@@ -53,11 +53,12 @@ def _registry() -> dict[torch._ops.OpOverload, Any]:
 @cache
 def adapted(target: torch._ops.OpOverload) -> Rule | None:
     """The rule that follows from PyTorch's strategies; ``None`` where they say nothing that can be used."""
-    kinds = [str(argument.real_type) for argument in target._schema.arguments]
+    kinds = [str(argument.type) for argument in target._schema.arguments]
     if (
         target._schema.is_mutable
         or torch.Tag.nondeterministic_seeded in target.tags
-        or any("SymInt" in kind or ("List" in kind and "Tensor" in kind) for kind in kinds)
+        or size_arguments(target)
+        or any("List" in kind and "Tensor" in kind for kind in kinds)
         or any(str(result.type) != "Tensor" or result.alias_info for result in target._schema.returns)
     ):
         return None

@@ -51,6 +51,18 @@ def signature(target: torch._ops.OpOverload) -> Signature:
     )
 
 
+@cache
+def size_arguments(target: torch._ops.OpOverload) -> tuple[str, ...]:
+    """The arguments that may depend on the sizes of tensors: those of type ``SymInt``, or lists of it."""
+
+    def depends(kind: Any) -> bool:
+        while kind.kind() in ("ListType", "OptionalType"):
+            kind = kind.getElementType()
+        return bool(kind.kind() == "SymIntType")
+
+    return tuple(argument.name for argument in target._schema.arguments if depends(argument.real_type))
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """An operator of the graph with its arguments by name.
