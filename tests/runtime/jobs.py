@@ -100,18 +100,25 @@ def train(rank: int, ranks: int, name: str, with_examples: bool, scale: float = 
 
 def random_plan(axes: Any, devices: hap.Cluster, seed: int, stored: dict[str, Any] | None = None) -> hap.Plan:
     """A plan with a random program and random splits."""
+    from tests.runtime.programs import random_program
+
+    generator = random.Random(seed)
+    return plan_of(axes, devices, random_program(axes, generator, stored=stored), generator)
+
+
+def plan_of(axes: Any, devices: hap.Cluster, program: Any, generator: random.Random) -> hap.Plan:
+    """A plan with a program and random splits."""
     import msgspec
 
     from hap.balance import MemoryParts
     from hap.planning.plan import Fingerprints, Replica, Stage
-    from tests.runtime.programs import random_program, random_splits
+    from tests.runtime.programs import random_splits
 
-    generator = random.Random(seed)
     ranks = len(devices.devices)
     stage = Stage(
         devices=tuple(range(ranks)),
         part="all",
-        program=random_program(axes, generator, stored=stored),
+        program=program,
         splits=random_splits(axes, ranks, generator),
     )
     return hap.Plan(
@@ -136,21 +143,33 @@ def random_programs(rank: int, ranks: int, seeds: list[int]) -> list[float]:
     """Two steps under each of several random programs beside one device, in float64; differences of the parameters."""
     from hap.rules import annotate
 
-    errors = []
     base, args, kwargs = models.mlp(dropout=0.0)
-    axes = annotate(hap.trace(base, args, kwargs))
-    devices = cluster(ranks)
-    for seed in seeds:
-        module, alone = copy.deepcopy(base), copy.deepcopy(base)
-        model = hap.parallelize(module, devices, args, kwargs, plan=random_plan(axes, devices, seed))
-        for _ in range(2):
-            loss_of(model(*args, **kwargs)).backward()
-            loss_of(alone(*args, **kwargs)).backward()
-            for one in (module, alone):
-                torch.optim.SGD(one.parameters(), lr=0.01).step()
-                one.zero_grad()
-        errors.append(difference(model, alone))
-    return errors
+    axes, devices = annotate(hap.trace(base, args, kwargs)), cluster(ranks)
+    return [_difference(base, args, kwargs, random_plan(axes, devices, seed)) for seed in seeds]
+
+
+def sequence_program(rank: int, ranks: int, way: str) -> float:
+    """The same for a program that shards the sequence of a causal transformer, with attention in this way."""
+    from hap.rules import annotate
+    from tests.runtime import test_sequence
+
+    base, args = test_sequence.causal(dropout=0.0)
+    axes, generator = annotate(hap.trace(base, args)), random.Random(4)
+    program = test_sequence.sequence_program(axes, way, generator)
+    return _difference(base, args, {}, plan_of(axes, cluster(ranks), program, generator))
+
+
+def _difference(base: nn.Module, args: Any, kwargs: Any, plan: hap.Plan) -> float:
+    """The largest difference of the parameters after two steps under a plan and on one device."""
+    module, alone = copy.deepcopy(base), copy.deepcopy(base)
+    model = hap.parallelize(module, cluster(len(plan.predicted_memory)), args, kwargs, plan=plan)
+    for _ in range(2):
+        loss_of(model(*args, **kwargs)).backward()
+        loss_of(alone(*args, **kwargs)).backward()
+        for one in (module, alone):
+            torch.optim.SGD(one.parameters(), lr=0.01).step()
+            one.zero_grad()
+    return difference(model, alone)
 
 
 class Linear(nn.Module):

@@ -32,6 +32,12 @@ def test_random_programs_equal_one_device(launcher: Launcher) -> None:
 
 
 @pytest.mark.timeout(400)
+def test_a_program_that_shards_the_sequence_equals_one_device(launcher: Launcher) -> None:
+    way = {2: "keys", 3: "ring"}[launcher.size]
+    assert max(launcher.run(jobs.sequence_program, launcher.size, way, limit=300)) < 1e-10
+
+
+@pytest.mark.timeout(400)
 def test_outputs_shapes_and_shares(launcher: Launcher) -> None:
     results = launcher.run(jobs.outputs, launcher.size, limit=300)
     assert sum(found.pop("samples") for found in results) == 14

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hap import interpret
-from hap.program import Compute
+from hap.program import Compute, Program
 from hap.rules import AxisGraph, annotate
 from hap.runtime.emulate import emulate
 from hap.trace import trace
@@ -34,9 +34,9 @@ WAYS = {
 class Layer(nn.Module):
     """Attention with two queries to a key, and a perceptron."""
 
-    def __init__(self, hidden: int, heads: int) -> None:
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout
         self.q, self.kv = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
         self.out, self.first, self.second = (nn.Linear(hidden, hidden) for _ in range(3))
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(2))
@@ -47,42 +47,55 @@ class Layer(nn.Module):
 
         y = self.norms[0](x)
         k, v = (heads(part, self.heads // 2) for part in self.kv(y).chunk(2, -1))
-        y = F.scaled_dot_product_attention(heads(self.q(y), self.heads), k, v, None, 0.2, True, enable_gqa=True)
-        x = x + F.dropout(self.out(y.transpose(1, 2).flatten(2)), 0.1)
-        return x + F.dropout(self.second(F.gelu(self.first(self.norms[1](x)))), 0.1)
+        q, p = heads(self.q(y), self.heads), self.dropout
+        y = F.scaled_dot_product_attention(q, k, v, None, 2 * p, True, enable_gqa=True)
+        x = x + F.dropout(self.out(y.transpose(1, 2).flatten(2)), p)
+        return x + F.dropout(self.second(F.gelu(self.first(self.norms[1](x)))), p)
 
 
 class Causal(nn.Module):
     """A language model; labels of -100 are ignored."""
 
-    def __init__(self, vocabulary: int = 11, hidden: int = 8, length: int = 7, layers: int = 2) -> None:
+    def __init__(self, dropout: float = 0.1) -> None:
         super().__init__()
+        vocabulary, hidden, length, self.dropout = 11, 8, 7, dropout
         self.tokens, self.positions = nn.Embedding(vocabulary, hidden), nn.Embedding(length, hidden)
-        self.layers = nn.ModuleList(Layer(hidden, 4) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(hidden, 4, dropout) for _ in range(2))
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        y = F.dropout(self.tokens(x) + self.positions.weight, 0.1)
+        y = F.dropout(self.tokens(x) + self.positions.weight, self.dropout)
         for layer in self.layers:
             y = layer(y)
         return F.cross_entropy((y @ self.tokens.weight.T).flatten(0, 1), labels.flatten())
 
 
-@functools.cache
-def traced() -> tuple[AxisGraph, dict[int, torch.Tensor], dict[tuple[str, str], torch.Tensor | None], int]:
+def causal(dropout: float = 0.1) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        module = Causal().double()
+        module = Causal(dropout).double()
         x, labels = torch.randint(0, 11, (2, 3, 7))
     labels[0, 2:] = -100
-    axes = annotate(trace(module, (x, labels)))
-    values = interpret.bind(axes.graph, module, (x, labels), {}, rng=(3, 1))
+    return module, (x, labels)
+
+
+def sequence_of(axes: AxisGraph) -> int:
+    """The axis of the sequence."""
     tokens = next(value.tensor for value in axes.graph.inputs if value.kind == "input")
     (sequence,) = (o.axis for o in axes.occurrences[tokens] if o.dim == 1)
-    return axes, values, interpret.run(axes.graph, values), sequence
+    return sequence
 
 
-def along_the_sequence(axes: AxisGraph, sequence: int, way: str) -> AxisGraph:
-    """Each operator's choices without the ones along other axes; attention's are the one ``way``."""
+@functools.cache
+def traced() -> tuple[AxisGraph, dict[int, torch.Tensor], dict[tuple[str, str], torch.Tensor | None]]:
+    module, args = causal()
+    axes = annotate(trace(module, args))
+    values = interpret.bind(axes.graph, module, args, {}, rng=(3, 1))
+    return axes, values, interpret.run(axes.graph, values)
+
+
+def sequence_program(axes: AxisGraph, way: str, generator: random.Random) -> Program:
+    """A random program that shards the sequence alone; attention in this ``way``."""
+    sequence = sequence_of(axes)
     choices = []
     for operator, offered in zip(axes.graph.operators, axes.choices, strict=True):
         kept = [choice for choice in offered if choice.axis in (None, sequence)]
@@ -91,21 +104,21 @@ def along_the_sequence(axes: AxisGraph, sequence: int, way: str) -> AxisGraph:
             (chosen,) = (c for c in kept if c.letter and (c.composite, c.letter[0]) == wanted and c.axis == sequence)
             kept = [kept[0], chosen]
         choices.append(tuple(kept))
-    return dataclasses.replace(axes, choices=tuple(choices))
+    only = dataclasses.replace(axes, choices=tuple(choices))
+    forbidden = tuple(axis.name for number, axis in enumerate(axes.axes) if number != sequence)
+    return random_program(only, generator, forbidden_axes=forbidden, sharded=1.0)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @FEW
 @given(seed=st.integers(0, 2**32))
 def test_a_program_that_shards_the_sequence_equals_one_device(way: str, seed: int) -> None:
-    axes, values, reference, sequence = traced()
+    axes, values, reference = traced()
     generator = random.Random(seed)
     ranks = generator.randint(2, 4)
     splits = random_splits(axes, ranks, generator)
-    name = axes.axes[sequence].name
-    forbidden = tuple(axis.name for axis in axes.axes if axis.name != name)
-    only = along_the_sequence(axes, sequence, way)
-    program = random_program(only, generator, forbidden_axes=forbidden, sharded=1.0)
+    name = axes.axes[sequence_of(axes)].name
+    program = sequence_program(axes, way, generator)
     attention = [i for i in program.instructions if isinstance(i, Compute) and i.target in ATTENTION]
     assert len(attention) == 4
     assert {i.axis for i in attention} == {name}
