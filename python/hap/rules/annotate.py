@@ -20,6 +20,7 @@ from hap.rules.local import LocalCode
 from hap.rules.localise import Site, local_code, local_shape
 from hap.rules.naming import Axis, name_axes
 from hap.rules.pieces import Occurrence
+from hap.rules.sums import find_sums
 
 logger = logging.getLogger("hap")
 
@@ -102,8 +103,8 @@ def annotate(graph: Graph) -> AxisGraph:
     """Finds a graph's axes and attaches the operators' rules.
 
     Each gradient and new buffer is linked to what it belongs to, then come the hard links (contractions, pointwise,
-    views), then slice, split and cat, in order and in reverse. Operators without a rule are replicated, each with a
-    warning.
+    views), then sums, then slice, split and cat, in order and in reverse. Operators without a rule are replicated,
+    each with a warning.
     """
     dims: list[Dims] = [[[Factor(size)] for size in tensor.shape] for tensor in graph.tensors]
     # Before anything is refined, so that both stay factored alike whatever their readers do.
@@ -120,6 +121,7 @@ def annotate(graph: Graph) -> AxisGraph:
             bound[i] = _bind(call, rule, graph.operators[i], dims, hard=True)
             if rule.soft and bound[i] is not None:
                 soft.append(i)
+    find_sums(((graph.operators[i], bound[i]) for i in soft), dims)
     for i in (*soft, *reversed(soft)):
         rule = rules[i]
         assert rule is not None

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from hap.rules.axes import Factor, unify
+from hap.rules.axes import Factor, leaves, product, total, unify
 from hap.rules.call import Call, Inner, Rule, Shape
-from hap.rules.notation import Broadcast, Flat, Group, Line, Mark, Pattern, Run, parse
+from hap.rules.notation import Broadcast, Flat, Group, Line, Mark, Pattern, Run, blocks, parse
 
 Dims = list[list[Factor]]
 """The factors of a tensor, dimension by dimension."""
@@ -105,7 +105,7 @@ def bind(
     sizes = _letter_sizes(call, line, shapes, given)
     if sizes is None:
         return None
-    factors, cut = _unify(shapes, sizes)
+    factors, cut, apart = _unify(shapes, sizes)
     every = frozenset(range(len(call.operands)))
     place = {pattern: place for place, pattern in enumerate(kept)}
     back = {place: index for index, place in enumerate(call.order)}
@@ -119,7 +119,7 @@ def bind(
         reads=tuple(
             every if p.reads is None else frozenset(back[place[i]] for i in p.reads if i in place) for p in line.outputs
         ),
-        blocked=frozenset(letter for name in sorted(line.blocked) for letter in _letters(name, runs)),
+        blocked=frozenset(letter for name in sorted(line.blocked) for letter in _letters(name, runs)) | apart,
         composites=tuple((letter, name) for own, name in line.composite for letter in _letters(own, runs)),
         letters=factors,
         sizes=sizes,
@@ -211,6 +211,9 @@ def _letter_sizes(
 ) -> dict[str, int] | None:
     """The size of each letter: given, from an argument, from a dimension of its own, or what is left of a product."""
     sizes = dict(given)
+    for letters, _, _ in shapes:
+        for letter in (letter for group in letters.groups for letter in group if blocks(letter)):
+            sizes[letter] = sum(sizes[block] for block in blocks(letter))
     for argument, groups in line.sizes:
         value = call.arguments[argument]
         if groups is not None and len(groups) == 1 and len(groups[0]) == 1 and isinstance(value, int):
@@ -239,20 +242,51 @@ def _letter_sizes(
 
 def _unify(
     shapes: Sequence[tuple[Letters, Shape, Dims]], sizes: Mapping[str, int]
-) -> tuple[dict[str, Sequence[Factor]], bool]:
-    """Makes each dimension one index with its letters."""
+) -> tuple[dict[str, Sequence[Factor]], bool, frozenset[str]]:
+    """Makes each dimension one index with its letters.
+
+    A sum comes after what its blocks are bound to. It is linked only to a dimension that has been found to be one
+    (:func:`hap.rules.sums.find_sums`).
+
+    Returns:
+        the factors of each letter, whether some dimension could not be matched, and the letters that nothing may be
+        sharded along because of sums: blocks alone, and sums that are not linked.
+    """
     factors: dict[str, Sequence[Factor]] = {}
     cut = False
+    apart: set[str] = set()
+    sums: list[tuple[Group, list[Factor]]] = []
     for letters, _, dims in shapes:
-        bound = [[factor for dim in dims for factor in dim]] if letters.flat else dims
+        bound: Dims = [[factor for dim in dims for factor in dim]] if letters.flat else dims
         for group, dim in zip(letters.groups, bound, strict=True):
-            if len(group) == 1 and group[0] not in factors and not letters.flat:
-                factors[group[0]] = dim  # the letter is this dimension
-                continue
-            if not group:
-                continue
-            product: list[Factor] = []
-            for letter in group:
-                product.extend(factors.setdefault(letter, (Factor(sizes[letter]),)))
-            cut |= not unify(dim, product)
-    return factors, cut
+            if any(blocks(letter) for letter in group):
+                sums.append((group, dim))
+            else:
+                cut |= not _link(group, dim, factors, sizes, free=not letters.flat)
+    for group, dim in sums:
+        own = leaves(dim)
+        for letter in group:
+            parts = blocks(letter)
+            apart.update(parts)
+            for part in parts:
+                factors.setdefault(part, (Factor(sizes[part]),))
+            if parts and len(own) == 1 and own[0].blocks is not None and own[0].size == sizes[letter]:
+                cut |= not unify(own, [total([product(factors[part]) for part in parts])])
+                factors[letter] = dim
+            elif parts:
+                apart.add(letter)
+        cut |= not _link(group, dim, factors, sizes, free=True)
+    return factors, cut, frozenset(apart)
+
+
+def _link(
+    group: Group, dim: Sequence[Factor], factors: dict[str, Sequence[Factor]], sizes: Mapping[str, int], free: bool
+) -> bool:
+    """Makes a dimension one index with its letters; ``free``: a new letter may stand for the dimension itself."""
+    if free and len(group) == 1 and group[0] not in factors:
+        factors[group[0]] = dim
+        return True
+    whole: list[Factor] = []
+    for letter in group:
+        whole.extend(factors.setdefault(letter, (Factor(sizes[letter]),)))
+    return not group or unify(dim, whole)

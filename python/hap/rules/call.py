@@ -205,6 +205,7 @@ class Rule:
         layout: renames indices only, and costs nothing.
         whole: a generator whose values depend on their position: made whole, then narrowed.
         lower: another callable, or other arguments, for one rank.
+        sums: whether ``lower`` is right also where a rank has no one stretch of a dimension, which is a sum.
         touched: bytes touched of each operand and of each result, where that is less than all of them.
         outermost: letters may be shared along their outermost axis only.
         flops: floating-point operations of a call, as PyTorch's formulas take it; default: PyTorch's own.
@@ -216,6 +217,7 @@ class Rule:
     layout: bool = False
     whole: bool = False
     lower: Callable[[Call, Local], Lowered] | None = None
+    sums: bool = False
     touched: Callable[[Call], tuple[list[float], list[float]]] | None = None
     outermost: bool = False
     flops: Callable[..., float] | None = None

@@ -18,15 +18,17 @@ import torch
 
 from hap.graph import Tensor
 from hap.placement import PARTIAL, REPLICATE, Partial, Placements, shard
-from hap.rules.axes import Factor, leaves
+from hap.rules.axes import Factor, leaves, width
+from hap.rules.axes import axes as axes_of
 from hap.rules.binding import Bound, Dims, Letters
+from hap.rules.notation import blocks
 
 if TYPE_CHECKING:
     from hap.rules.local import LocalCode
     from hap.rules.localise import Site
 
 Leaf = tuple[str, int]
-"""One leaf of a letter."""
+"""One axis of a letter, counted from the outermost: a leaf, or an axis that stands in every block of a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +99,29 @@ def occurrence_map(dims: Dims, letters: Letters, factors: Mapping[str, Sequence[
     bound = [[factor for dim in dims for factor in dim]] if letters.flat else dims
     for group, dim in zip(letters.groups, bound, strict=True):
         own = leaves(dim)
-        wanted = [(letter, i, leaf) for letter in group for i, leaf in enumerate(leaves(factors[letter]))]
+        wanted = [(letter, i, leaf) for letter in group for i, leaf in _numbered(factors[letter])]
+        places = [at for at, _ in _numbered(dim)]
         common = min(len(own), len(wanted))
         outer = 0
         while outer < common and own[outer] is wanted[outer][2]:
-            letter, i, _ = wanted[outer]
-            found[letter, i] = start + outer
             outer += 1
-        inner = 1
-        while inner <= common - outer and own[-inner] is wanted[-inner][2]:
-            letter, i, _ = wanted[-inner]
-            found[letter, i] = start + len(own) - inner
+        inner = 0
+        while inner < common - outer and own[-1 - inner] is wanted[-1 - inner][2]:
             inner += 1
-        start += len(own)
+        for at in (*range(outer), *range(-inner, 0)):
+            letter, i, leaf = wanted[at]
+            for axis in range(width(leaf)):
+                found[letter, i + axis] = start + places[at] + axis
+        start += sum(width(leaf) for leaf in own)
+    return found
+
+
+def _numbered(factors: Sequence[Factor]) -> list[tuple[int, Factor]]:
+    """Leaves with the number of the first axis of each."""
+    found, count = [], 0
+    for leaf in leaves(factors):
+        found.append((count, leaf))
+        count += width(leaf)
     return found
 
 
@@ -164,14 +176,19 @@ def operator_choices(
     for letter in bound.letters:
         if letter in bound.blocked:
             continue
-        own = leaves(bound.letters[letter])
-        for i, leaf in enumerate(own[:1] if bound.rule.outermost else own):
-            placed = _shard([(letter, i)], bound, operands, results, operand_maps, result_maps)
+        if bound.rule.lower is not None and not bound.rule.sums and _has_sum(bound.letters[letter]):
+            continue
+        own = axes_of(bound.letters[letter])
+        for i, factor in enumerate(own[:1] if bound.rule.outermost else own):
+            also = [(block, axes_of(bound.letters[block]).index(factor)) for block in blocks(letter)]
+            placed = _shard([(letter, i), *also], bound, operands, results, operand_maps, result_maps)
             if placed is not None:
-                found.append(Choice(*placed, axis=axes[leaf], letter=(letter, i)))
+                found.append(Choice(*placed, axis=axes[factor], letter=(letter, i)))
     for letter, name in bound.composites:
         composite = composites[name]
         own = leaves(bound.letters[letter])
+        if _has_sum(own):
+            continue
         for i, leaf in enumerate(own[:1] if composite.outermost else own):
             sharded = [(letter, i), *((other, i) for other in composite.together)]
             if any(leaves(bound.letters[other]) != own for other, _ in sharded):
@@ -182,6 +199,10 @@ def operator_choices(
                 inner = composite.collectives(bound, axis)
                 found.append(Choice(*placed, axis, (letter, i), name, inner))
     return tuple(found)
+
+
+def _has_sum(factors: Sequence[Factor]) -> bool:
+    return any(leaf.blocks is not None for leaf in leaves(factors))
 
 
 def _pass_partial(bound: Bound, operands: Sequence[Tensor], results: Sequence[tuple[int, Tensor]]) -> list[Choice]:

@@ -16,6 +16,7 @@ from hap.rules.binding import Bound
 from hap.rules.call import Call, Shape
 from hap.rules.choices import Choice, Leaf
 from hap.rules.local import LocalCode, Value, Writer
+from hap.rules.notation import blocks
 from hap.rules.pieces import Blocks, Occurrence, Place
 
 Occurrences = tuple[Occurrence, ...]
@@ -60,11 +61,10 @@ class Site:
     def size(self, letter: str) -> int:
         """Units of a letter on this rank."""
         assert self.bound is not None
-        if self.choice.letter is None or self.choice.letter[0] != letter:
-            return self.bound.sizes[letter]
-        sizes = list(self.leaf_sizes[letter])
-        sizes[self.choice.letter[1]] = self.share
-        return prod(sizes)
+        size = self.bound.sizes[letter]
+        if self.choice.letter is None or letter not in (self.choice.letter[0], *blocks(self.choice.letter[0])):
+            return size
+        return size * self.share // sum(self.units)
 
     def whole(self, letter: str) -> int:
         """Units of a letter on one device."""

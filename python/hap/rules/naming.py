@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hap.graph import Graph
-from hap.rules.axes import Factor, leaves
+from hap.rules.axes import Factor
+from hap.rules.axes import axes as axes_of
 from hap.rules.binding import Dims
 
 BATCH = "batch"
@@ -43,7 +44,7 @@ def name_axes(graph: Graph, dims: Sequence[Dims]) -> tuple[tuple[Axis, ...], dic
 
     for value in graph.inputs:
         if value.kind == "input" and dims[value.tensor]:
-            outermost = leaves(dims[value.tensor][0])
+            outermost = axes_of(dims[value.tensor][0])
             if outermost:
                 add(outermost[0], BATCH)
             break
@@ -53,7 +54,7 @@ def name_axes(graph: Graph, dims: Sequence[Dims]) -> tuple[tuple[Axis, ...], dic
     for tensor in order:
         base = named.get(tensor, graph.tensors[tensor].name)
         for dim, factors in enumerate(dims[tensor]):
-            own = leaves(factors)
+            own = axes_of(factors)
             for place, leaf in enumerate(own):
                 if leaf not in numbers:
                     add(leaf, f"{base}.{dim}" if len(own) == 1 else f"{base}.{dim}.{place}")

@@ -6,10 +6,11 @@
     operand := ['~' | '+'] dims      ~ linear in it with the others fixed;  + additive (jointly with every other +)
     output  := dims ['{' operands that it reads '}']          default: all
     dims    := dim ... | '.'         . a tensor without dimensions
-    dim     := x | x! | *x | *x! | (x y) | _ | [x] | ...
+    dim     := x | x! | *x | *x! | (x y) | (x | y) | ((x | y) z) | _ | [x] | ...
 
 ``!`` blocks a letter: nothing may be sharded along it. ``*x`` is a run of dimensions (``x0 x1 ...``), whose length
 comes from the operator's arguments or from ranks. ``(x y)`` is an ordered product, ``_`` a dimension of size one.
+``(x | y)`` is an ordered sum: a stretch of ``x`` units, then one of ``y``; its rule gives the sizes of its letters.
 ``[x]`` takes all dimensions of a tensor together as one index (views). ``...`` broadcasts into the first output.
 
 A guard is ``ARG``, ``not ARG`` or ``ARG=LITERAL``, joined by ``and``. ``size groups=g`` says that the argument
@@ -105,7 +106,7 @@ class NotationError(ValueError):
         super().__init__(f"{problem}\n  {text}\n  {' ' * position}^")
 
 
-_TOKEN = re.compile(r"\s*(\.\.\.|[A-Za-z][A-Za-z0-9_]*|\d+|[~+,()\[\]{}*!_.=])")
+_TOKEN = re.compile(r"\s*(\.\.\.|[A-Za-z][A-Za-z0-9_]*|\d+|[~+,()\[\]{}*!_.=|])")
 _CLAUSE = re.compile(r"\b(when|size|composite)\b(?!\s*=)")
 
 
@@ -253,11 +254,37 @@ def _group(reader: _Reader, blocked: set[str]) -> Group:
     if token != "(":
         return (_blockable(reader, blocked),)
     reader.take()
-    letters = [_blockable(reader, blocked)]
+    letters = [_factor(reader, blocked)]
+    if reader.peek() == "|":
+        letters = [_sum(reader, letters[0])]
     while reader.peek() != ")":
-        letters.append(_blockable(reader, blocked))
+        letters.append(_factor(reader, blocked))
     reader.take()
     return tuple(letters)
+
+
+def _factor(reader: _Reader, blocked: set[str]) -> str:
+    """A letter of a product, or a sum in parentheses."""
+    if reader.peek() != "(":
+        return _blockable(reader, blocked)
+    reader.take()
+    name = _sum(reader, reader.letter())
+    reader.take(")")
+    return name
+
+
+def _sum(reader: _Reader, first: str) -> str:
+    """The letters of a sum behind its first one; its name."""
+    letters = [first]
+    while reader.peek() == "|":
+        reader.take()
+        letters.append(reader.letter())
+    return "|".join(letters)
+
+
+def blocks(letter: str) -> list[str]:
+    """The letters that a letter is the sum of; none where it is no sum."""
+    return letter.split("|") if "|" in letter else []
 
 
 def _blockable(reader: _Reader, blocked: set[str]) -> str:

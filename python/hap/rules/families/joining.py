@@ -1,12 +1,15 @@
-"""Slice, split, cat and padding: parts of a dimension that share its inner axes.
+"""Slice, split, cat and padding: stretches of a dimension.
 
-A stretch of a dimension is ``(k! in)`` of it, where ``in`` is an inner part that divides where the stretch starts and
-ends: nothing may be sharded along ``k``, but all along ``in``, with bounds that shrink in proportion.
+A dimension is the ordered sum of its stretches, ``(a | o | b)``, of which the other tensor has ``o``. Where all have
+inner axes in common, it is ``((a | o | b) in)``: all axes of ``in`` may be sharded, with bounds that shrink in
+proportion, and likewise an axis that stands in every stretch.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
 
 from hap.rules.call import Call, Inner, Local, Lowered, Rule, Table, nothing_touched
 
@@ -30,19 +33,28 @@ def _bounds(call: Call) -> tuple[int, int, int, int]:
     return dim, size, start, call.result_shape()[dim]
 
 
+def _sum(part: int, **lengths: int) -> tuple[str, dict[str, int]]:
+    """A dimension of stretches with an inner part in common, and the sizes of its letters."""
+    sizes = {name: length // part for name, length in lengths.items() if length}
+    text = " | ".join(sizes)
+    return (f"(({text}) in)" if len(sizes) > 1 else f"({text} in)"), {**sizes, "in": part}
+
+
 def _slice(call: Call, inner: Inner) -> Written:
     dim, size, start, length = _bounds(call)
     operand = _dims(len(call.shape()))
     if length == size and call["step"] == 1:
         return f"~{_text(operand)} -> {_text(operand)}", {}
-    part = 1
-    if call["step"] == 1 and length:
-        part = max(
-            g for g in inner(("result", 0), ("operand", 0), dim) if start % g == 0 and length % g == 0 and size % g == 0
-        )
     result = list(operand)
-    operand[dim], result[dim] = "(k! in)", "(o! in)"
-    return f"~{_text(operand)} -> {_text(result)}", {"in": part}
+    if call["step"] != 1 or not length:
+        operand[dim], result[dim] = "k!", "o!"
+        return f"~{_text(operand)} -> {_text(result)}", {}
+    part = max(
+        g for g in inner(("result", 0), ("operand", 0), dim) if start % g == 0 and length % g == 0 and size % g == 0
+    )
+    operand[dim], sizes = _sum(part, a=start, o=length, b=size - start - length)
+    result[dim] = "(o in)"
+    return f"~{_text(operand)} -> {_text(result)}", sizes
 
 
 def _slice_local(call: Call, local: Local) -> Lowered:
@@ -51,11 +63,14 @@ def _slice_local(call: Call, local: Local) -> Lowered:
 
 
 def _local_bounds(call: Call, local: Local, dim: int, start: int, length: int) -> dict[str, Any]:
-    """Start and end in proportion to the rank's share of the inner part; as traced where it holds all of it."""
+    """Start and end of the stretch on this rank; as traced where nothing can be sharded."""
     if length == call.shape()[dim] and call["step"] == 1:
         return {"start": 0, "end": local.operand(0)[dim]}
-    part, share = local.whole("in"), local.size("in")
-    return {} if part == share else {"start": start // part * share, "end": (start + length) // part * share}
+    if call["step"] != 1 or not length:
+        return {}
+    part = local.size("in")
+    before = local.size("a") * part if start else 0
+    return {"start": before, "end": before + local.size("o") * part}
 
 
 def _common(sizes: list[list[int]]) -> int:
@@ -76,10 +91,10 @@ def _split(call: Call, inner: Inner) -> Written:
     results = []
     for i in range(len(call.results)):
         result = list(operand)
-        result[dim] = f"(o{i}! in)"
+        result[dim] = f"(o{i} in)" if lengths[i] else "none!"
         results.append(_text(result))
-    operand[dim] = "(k! in)"
-    return f"~{_text(operand)} -> {', '.join(results)}", {"in": part}
+    operand[dim], sizes = _sum(part, **{f"o{i}": length for i, length in enumerate(lengths)}) if size else ("k!", {})
+    return f"~{_text(operand)} -> {', '.join(results)}", sizes
 
 
 def _lengths(call: Call) -> list[int]:
@@ -91,12 +106,10 @@ def _lengths(call: Call) -> list[int]:
 
 
 def _split_local(call: Call, local: Local) -> Lowered:
-    part, share = local.whole("in"), local.size("in")
+    lengths = [local.size(f"o{i}") * local.size("in") if length else 0 for i, length in enumerate(_lengths(call))]
     if "split_sizes" in call.arguments:
-        return call.operator.target, {"split_sizes": [n // part * share for n in _lengths(call)]}
-    if part == share:
-        return call.operator.target, {}
-    return call.operator.target, {"split_size": call["split_size"] // part * share}
+        return call.operator.target, {"split_sizes": lengths}
+    return torch.ops.aten.split.sizes, {"split_size": lengths}
 
 
 def _cat(call: Call, inner: Inner) -> Written | None:
@@ -115,11 +128,11 @@ def _cat(call: Call, inner: Inner) -> Written | None:
     patterns = []
     for i in range(len(lengths)):
         operand = _dims(rank)
-        operand[dim] = f"(k{i}! in)"
+        operand[dim] = f"(o{i} in)" if lengths[i] else "none!"
         patterns.append(f"+{_text(operand)}")
     result = _dims(rank)
-    result[dim] = "(k! in)"
-    return f"{', '.join(patterns)} -> {_text(result)}", {"in": part}
+    result[dim], sizes = _sum(part, **{f"o{i}": length for i, length in enumerate(lengths)}) if size else ("k!", {})
+    return f"{', '.join(patterns)} -> {_text(result)}", sizes
 
 
 def _stack(call: Call) -> str:
@@ -146,19 +159,22 @@ def _padding(call: Call) -> list[tuple[int, int]]:
 
 
 def _pad(call: Call, inner: Inner) -> Written:
-    operand, result, sizes = _dims(len(call.shape())), _dims(len(call.shape())), {}
+    operand, result = _dims(len(call.shape())), _dims(len(call.shape()))
+    sizes: dict[str, int] = {}
     for i, (before, behind) in enumerate(_padding(call)):
         if (before, behind) == (0, 0):
             continue
         length, size = call.shape()[i], call.result_shape()[i]
-        part = 1
-        if min(before, behind) >= 0 and length:
-            part = max(
-                g
-                for g in inner(("operand", 0), ("result", 0), i)
-                if before % g == 0 and length % g == 0 and size % g == 0
-            )
-        operand[i], result[i], sizes[f"in{i}"] = f"(k{i}! in{i})", f"(o{i}! in{i})", part
+        if min(before, behind) < 0 or not length:
+            operand[i], result[i] = f"k{i}!", f"o{i}!"
+            continue
+        part = max(
+            g for g in inner(("operand", 0), ("result", 0), i) if before % g == 0 and length % g == 0 and size % g == 0
+        )
+        letters = {f"a{i}": before // part, f"o{i}": length // part, f"b{i}": behind // part}
+        text = " | ".join(letter for letter, count in letters.items() if count)
+        operand[i], result[i] = f"(o{i} in{i})", f"(({text}) in{i})"
+        sizes |= letters | {f"in{i}": part}
     linear = "~" if not call["value"] else ""
     return f"{linear}{_text(operand)} -> {_text(result)}", sizes
 
@@ -166,9 +182,9 @@ def _pad(call: Call, inner: Inner) -> Written:
 def _pad_local(call: Call, local: Local) -> Lowered:
     pad: list[int] = []
     for i, (before, behind) in reversed(list(enumerate(_padding(call)))):
-        if (before, behind) != (0, 0):
-            part, share = local.whole(f"in{i}"), local.size(f"in{i}")
-            before, behind = (before // part * share, behind // part * share) if part != share else (before, behind)
+        if min(before, behind) >= 0 != max(before, behind) and call.shape()[i]:
+            part = local.size(f"in{i}")
+            before, behind = (local.size(f"{letter}{i}") * part for letter in "ab")
         pad += [before, behind]
     return call.operator.target, {"pad": pad}
 
@@ -180,16 +196,16 @@ def _scattered(call: Call, inner: Inner) -> Written:
     operand = _dims(len(call.shape()))
     if length == size and call["step"] == 1:
         return f"+{_text(operand)}, +{_text(operand)} -> {_text(operand)}", {}
-    part = 1
-    if call["step"] == 1 and length:
-        part = max(
-            g
-            for g in inner(("operand", 1), ("operand", 0), dim)
-            if start % g == 0 and length % g == 0 and size % g == 0
-        )
     source = list(operand)
-    operand[dim], source[dim] = "(k! in)", "(o! in)"
-    return f"+{_text(operand)}, +{_text(source)} -> {_text(operand)}", {"in": part}
+    if call["step"] != 1 or not length:
+        operand[dim], source[dim] = "k!", "o!"
+        return f"+{_text(operand)}, +{_text(source)} -> {_text(operand)}", {}
+    part = max(
+        g for g in inner(("operand", 1), ("operand", 0), dim) if start % g == 0 and length % g == 0 and size % g == 0
+    )
+    operand[dim], sizes = _sum(part, a=start, o=length, b=size - start - length)
+    source[dim] = "(o in)"
+    return f"+{_text(operand)}, +{_text(source)} -> {_text(operand)}", sizes
 
 
 def _scattered_local(call: Call, local: Local) -> Lowered:
@@ -204,17 +220,17 @@ def _select_scatter(call: Call) -> str:
     return f"+{_text(operand)}, +{_text(source)} -> {_text(operand)}"
 
 
-_SPLIT = Rule(_split, soft=True, lower=_split_local, touched=nothing_touched)
+_SPLIT = Rule(_split, soft=True, lower=_split_local, sums=True, touched=nothing_touched)
 
 RULES: Table = {
-    "aten.slice.Tensor": Rule(_slice, soft=True, lower=_slice_local, touched=nothing_touched),
+    "aten.slice.Tensor": Rule(_slice, soft=True, lower=_slice_local, sums=True, touched=nothing_touched),
     "aten.split.Tensor": _SPLIT,
     "aten.split_with_sizes.default": _SPLIT,
     "aten.cat.default": Rule(_cat, soft=True),
     "aten.stack.default": Rule(_stack),
     "aten.select.int": Rule(_without, touched=nothing_touched),
     "aten.unbind.int": Rule(_without, touched=nothing_touched),
-    "aten.constant_pad_nd.default": Rule(_pad, soft=True, lower=_pad_local),
-    "aten.slice_scatter.default": Rule(_scattered, soft=True, lower=_scattered_local),
+    "aten.constant_pad_nd.default": Rule(_pad, soft=True, lower=_pad_local, sums=True),
+    "aten.slice_scatter.default": Rule(_scattered, soft=True, lower=_scattered_local, sums=True),
     "aten.select_scatter.default": Rule(_select_scatter),
 }

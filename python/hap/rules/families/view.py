@@ -86,15 +86,15 @@ def _flip(call: Call) -> str:
 _VIEW = "~[x] -> [x] size {argument}=result"
 
 RULES: Table = {
-    "aten.view.default": Rule(_VIEW.format(argument="size"), layout=True, lower=_reshape),
-    "aten._unsafe_view.default": Rule(_VIEW.format(argument="size"), layout=True, lower=_reshape),
-    "aten.reshape.default": Rule(_VIEW.format(argument="shape"), layout=True, lower=_reshape),
+    "aten.view.default": Rule(_VIEW.format(argument="size"), layout=True, lower=_reshape, sums=True),
+    "aten._unsafe_view.default": Rule(_VIEW.format(argument="size"), layout=True, lower=_reshape, sums=True),
+    "aten.reshape.default": Rule(_VIEW.format(argument="shape"), layout=True, lower=_reshape, sums=True),
     "aten.permute.default": Rule(_permute, layout=True),
     "aten.transpose.int": Rule(_transpose, layout=True),
     "aten.t.default": Rule(_transpose, layout=True),
-    "aten.squeeze.default": Rule(_squeeze, layout=True, lower=_squeeze_local),
-    "aten.squeeze.dim": Rule(_squeeze, layout=True, lower=_squeeze_local),
-    "aten.squeeze.dims": Rule(_squeeze, layout=True, lower=_squeeze_local),
+    "aten.squeeze.default": Rule(_squeeze, layout=True, lower=_squeeze_local, sums=True),
+    "aten.squeeze.dim": Rule(_squeeze, layout=True, lower=_squeeze_local, sums=True),
+    "aten.squeeze.dims": Rule(_squeeze, layout=True, lower=_squeeze_local, sums=True),
     "aten.unsqueeze.default": Rule(_unsqueeze, layout=True),
     "aten.expand.default": Rule("~... -> *d size size=result", touched=nothing_touched),
     "aten.repeat.default": Rule(_repeat, lower=_repeat_local),
