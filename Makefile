@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-full lint bench format clean
+.PHONY: build demo test test-full lint bench format coverage clean
 
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$$python" && break; done)
@@ -59,6 +59,11 @@ lint: build
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/stubtest hap._core
+	HF_HUB_OFFLINE=1 $(BIN)/python -m docs.coverage --check
+
+# docs/coverage.md, with the operators of the models in tests/zoo.
+coverage: build
+	HF_HUB_OFFLINE=1 $(BIN)/python -m docs.coverage --models
 
 format: build
 	cargo fmt

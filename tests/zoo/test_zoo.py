@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import random
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,9 @@ from tests.trace.comparison import assert_equal_to_eager
 from tests.zoo.entry import SHARDED
 from tests.zoo.models import ZOO
 from tests.zoo.plans import RANKS, best_plan, sharded
+
+# The operators of each model, written by docs/coverage.py.
+COVERAGE = Path(__file__).parents[2] / "docs" / "coverage.json"
 
 # One random program of each model, and a tenth of the usual number in a full run: these are whole steps.
 PROGRAMS = settings(max_examples=max(1, int(os.environ.get("HAP_TEST_EXAMPLES", "10")) // 10))
@@ -52,6 +57,13 @@ def test_one_device_equals_eager(name: str) -> None:
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             part.train()
     assert_equal_to_eager((module, args, kwargs), ZOO[name].tolerance)
+
+
+@every_model
+def test_the_coverage_page_lists_its_operators(name: str) -> None:
+    listed = json.loads(COVERAGE.read_text()).get(name)
+    used = sorted({str(operator.target) for operator in traced(name).axes.graph.operators})
+    assert listed == used, "run `make coverage`"
 
 
 @every_model
