@@ -41,19 +41,24 @@ def kept(shape: Sequence[int], rng: Tensor, p: float, index: int, *window: Seque
     return _drawn(rng, index, shape, window, 1).squeeze(-1) >= min(round(p * 2**32), 2**32 - 1) - 2**31
 
 
+def _scale(p: float) -> float:
+    """What keeps the mean as it was."""
+    return 1 / (1 - p) if p < 1 else 0.0
+
+
 def keep_mask(
     shape: Sequence[int], rng: Tensor | None, p: float, index: int, like: Tensor, *window: Sequence[int]
 ) -> Tensor:
     """Dropout's mask: 0 with probability ``p``, else 1 / (1 - p), in the element type and on the device of ``like``."""
     assert rng is not None, "dropout needs the state of the random numbers"
     mask = kept(shape, rng, p, index, *window)
-    return mask.to(device=like.device, dtype=like.dtype).mul_(1 / (1 - p) if p < 1 else 0.0)
+    return mask.to(device=like.device, dtype=like.dtype).mul_(_scale(p))
 
 
 def _dropout(x: Tensor, rng: Tensor, p: float, index: int, *window: Sequence[int]) -> Tensor:
-    mask = keep_mask(x.shape, rng, p, index, x, *window)
+    mask = kept(x.shape, rng, p, index, *window).to(x.device)
     # The memory order is that of x, as the shape function says, whatever the order of the mask.
-    return torch.mul(x, mask, out=torch.empty_like(x))
+    return torch.mul(x, mask, out=torch.empty_like(x)).mul_(_scale(p))
 
 
 def _dropout_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
