@@ -155,7 +155,7 @@ def sequence_program(rank: int, ranks: int, way: str) -> float:
 
     base, args = test_sequence.causal(dropout=0.0)
     axes, generator = annotate(hap.trace(base, args)), random.Random(4)
-    program = test_sequence.sequence_program(axes, way, generator)
+    program = test_sequence.program_along(axes, test_sequence.sequence_of(axes), generator, way)
     return _difference(base, args, {}, plan_of(axes, cluster(ranks), program, generator))
 
 

@@ -1,4 +1,4 @@
-"""A causal transformer with dropout whose program shards the sequence and nothing else, against one device."""
+"""A causal transformer with dropout whose program shards the sequence, or the vocabulary, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ WAYS = {
     "keys": (("attention_keys", "t"), (None, "t")),
     "ring": (("attention_ring", "s"), ("attention_ring_backward", "s")),
 }
+
+
+VOCABULARY = {
+    "aten.embedding.default", "aten.embedding_dense_backward.default", "aten.mm.default", "aten.gather.default",
+    "aten.scatter.value", "aten._log_softmax.default", "aten._log_softmax_backward_data.default",
+}  # fmt: skip
+"""What must be sharded along the vocabulary: no logits of all words stand anywhere."""
 
 
 class Layer(nn.Module):
@@ -93,38 +100,54 @@ def traced() -> tuple[AxisGraph, dict[int, torch.Tensor], dict[tuple[str, str], 
     return axes, values, interpret.run(axes.graph, values)
 
 
-def sequence_program(axes: AxisGraph, way: str, generator: random.Random) -> Program:
-    """A random program that shards the sequence alone; attention in this ``way``."""
-    sequence = sequence_of(axes)
+def program_along(axes: AxisGraph, only: int, generator: random.Random, way: str | None = None) -> Program:
+    """A random program that shards one axis alone, wherever it can; attention in this ``way``, where one is given."""
     choices = []
     for operator, offered in zip(axes.graph.operators, axes.choices, strict=True):
-        kept = [choice for choice in offered if choice.axis in (None, sequence)]
-        if str(operator.target) in ATTENTION:
+        sharded = [choice for choice in offered if choice.axis == only]
+        kept = [offered[0], *(sharded or [choice for choice in offered[1:] if choice.axis is None])]
+        if way is not None and str(operator.target) in ATTENTION:
             wanted = WAYS[way][ATTENTION.index(str(operator.target))]
-            (chosen,) = (c for c in kept if c.letter and (c.composite, c.letter[0]) == wanted and c.axis == sequence)
+            (chosen,) = (c for c in sharded if c.letter and (c.composite, c.letter[0]) == wanted)
             kept = [kept[0], chosen]
         choices.append(tuple(kept))
-    only = dataclasses.replace(axes, choices=tuple(choices))
-    forbidden = tuple(axis.name for number, axis in enumerate(axes.axes) if number != sequence)
-    return random_program(only, generator, forbidden_axes=forbidden, sharded=1.0)
+    forbidden = tuple(axis.name for number, axis in enumerate(axes.axes) if number != only)
+    restricted = dataclasses.replace(axes, choices=tuple(choices))
+    return random_program(restricted, generator, forbidden_axes=forbidden, sharded=1.0)
+
+
+def check(program: Program, generator: random.Random) -> None:
+    """The outputs of the program on random splits are those of one device."""
+    axes, values, reference = traced()
+    ranks = generator.randint(2, 4)
+    for output in emulate(axes, program, random_splits(axes, ranks, generator), ranks, values):
+        expected = reference[output.kind, output.name]
+        assert expected is not None
+        for copy in output.copies:
+            torch.testing.assert_close(copy, expected, rtol=1e-9, atol=1e-11, msg=f"{output.kind} {output.name}")
 
 
 @pytest.mark.parametrize("way", WAYS)
 @FEW
 @given(seed=st.integers(0, 2**32))
 def test_a_program_that_shards_the_sequence_equals_one_device(way: str, seed: int) -> None:
-    axes, values, reference = traced()
+    axes, *_ = traced()
+    generator, sequence = random.Random(seed), sequence_of(axes)
+    program = program_along(axes, sequence, generator, way)
+    computed = [i for i in program.instructions if isinstance(i, Compute)]
+    assert {i.axis for i in computed} <= {axes.axes[sequence].name, None}
+    assert [i.axis for i in computed if i.target in ATTENTION] == [axes.axes[sequence].name] * 4
+    check(program, generator)
+
+
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_a_program_that_shards_the_vocabulary_equals_one_device(seed: int) -> None:
+    axes, *_ = traced()
+    table = next(value.tensor for value in axes.graph.inputs if value.name == "tokens.weight")
+    (vocabulary,) = (o.axis for o in axes.occurrences[table] if o.dim == 0)
     generator = random.Random(seed)
-    ranks = generator.randint(2, 4)
-    splits = random_splits(axes, ranks, generator)
-    name = axes.axes[sequence_of(axes)].name
-    program = sequence_program(axes, way, generator)
-    attention = [i for i in program.instructions if isinstance(i, Compute) and i.target in ATTENTION]
-    assert len(attention) == 4
-    assert {i.axis for i in attention} == {name}
-    assert {i.axis for i in program.instructions if isinstance(i, Compute)} <= {name, None}
-    for output in emulate(axes, program, splits, ranks, values):
-        expected = reference[output.kind, output.name]
-        assert expected is not None
-        for copy in output.copies:
-            torch.testing.assert_close(copy, expected, rtol=1e-9, atol=1e-11, msg=f"{output.kind} {output.name}")
+    program = program_along(axes, vocabulary, generator)
+    sharded = {i.target for i in program.instructions if isinstance(i, Compute) and i.axis is not None}
+    assert sharded >= VOCABULARY
+    check(program, generator)
