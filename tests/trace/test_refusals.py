@@ -308,3 +308,38 @@ def meta_attribute() -> nn.Module:
 def test_modules_that_are_refused(make: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(TraceError, match=message):
         hap.trace(make(), (torch.ones(3, 4),))
+
+
+class Routed(nn.Module):
+    """A mixture of experts that picks the rows of each expert: ``rows(chosen)`` are those of one of them."""
+
+    def __init__(self, rows: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.router = nn.Linear(4, 2)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.rows = rows
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.router(x).softmax(-1).max(-1)
+        answers = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows = self.rows(chosen == number)
+            answers[rows] = expert(x[rows]) * weights[rows, None]
+        return answers.square().sum()
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (lambda chosen: chosen.nonzero(as_tuple=True)[0], r"chosen\.nonzero"),
+        (lambda chosen: torch.where(chosen)[0], r"torch\.where\(chosen\)"),
+        (lambda chosen: chosen, r"answers\[rows\] = expert"),
+    ],
+    ids=["nonzero", "where", "mask"],
+)
+def test_routing_by_values_is_refused_with_what_to_use(rows: Any, line: str) -> None:
+    expected = (
+        rf"test_refusals\.py:\d+: .*{line}.*: a shape depends on the values of tensors: .*dispatch tensor.*einsum"
+    )
+    with pytest.raises(TraceError, match=expected):
+        hap.trace(Routed(rows), (torch.randn(6, 4),))
