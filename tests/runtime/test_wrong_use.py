@@ -257,9 +257,24 @@ def _add_hook(model: Any) -> None:
     model.layers[1].register_forward_hook(lambda *_: None)
 
 
+def _replace_parameter(model: Any) -> None:
+    model.layers[1].weight = nn.Parameter(torch.zeros_like(model.layers[1].weight))
+
+
+def _assign_parameters(model: Any) -> None:
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+
+
+def _add_parameter(model: Any) -> None:
+    model.layers[1].gain = nn.Parameter(torch.ones(()))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (_replace_parameter, r'parameter "layers\.1\.weight" was replaced by another'),
+        (_assign_parameters, r'parameter ".*" was replaced by another'),
+        (_add_parameter, r'parameters of "layers\.1" were added'),
         (_set_attribute, r'"dropout\.p" was 0\.5 and is 0\.25'),
         (_replace, r'submodule "dropout" was replaced'),
         (_add_hook, r'hook of "layers\.1"'),

@@ -294,9 +294,42 @@ def meta_attribute() -> nn.Module:
     return module
 
 
+def module_of(part: nn.Module) -> nn.Module:
+    module = Module(linear)
+    module.fc = part
+    return module
+
+
+def quantised_layer() -> nn.Module:
+    return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})  # type: ignore[no-any-return, no-untyped-call]
+
+
+def with_buffer(value: torch.Tensor) -> nn.Module:
+    module = Module(linear)
+    module.fc.register_buffer("table", value)
+    return module
+
+
+def hooked_before_the_backward() -> nn.Module:
+    module = Module(linear)
+    module.fc.register_full_backward_pre_hook(lambda module, gradients: None)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (hooked_before_the_backward, r'module "fc" has a full backward hook'),
+        (lambda: module_of(nn.DataParallel(nn.Linear(4, 4))), r'module "fc" is a DataParallel.*the module inside'),
+        (lambda: module_of(quantised_layer()), r'module "fc\.0" is a quantised Linear.*before it is quantised'),
+        (
+            lambda: with_buffer(torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)),
+            r'"fc\.table" .*quantised',
+        ),
+        (lambda: with_buffer(torch.eye(4).to_sparse()), r'"fc\.table" has layout torch\.sparse_coo.*to_dense'),
+        (lambda: nn.EmbeddingBag(4, 4, sparse=True), r"asks for sparse gradients"),
+        (lambda: module_of(torch.jit.script(nn.Linear(4, 4))), r'module "fc" is a TorchScript module'),
         (lambda: "text", r"expected a torch\.nn\.Module, got str"),
         (hooked_parameter, r'parameter "fc\.weight" has a tensor hook'),
         (hooked_module, r'module "fc" has a full backward hook'),

@@ -193,6 +193,18 @@ def einsums(self: Any, x: Tensor) -> Tensor:
     return torch.einsum("ihd,jhd->hij", q, q).softmax(-1).square().mean()
 
 
+def gaussian(self: Any, x: Tensor) -> Tensor:
+    h = self.fc(x)
+    whole = F.gaussian_nll_loss(h, x, x**2, full=True)
+    return whole + F.gaussian_nll_loss(h, x, h[:, 0].abs(), reduction="sum") + F.gaussian_nll_loss(h, x, 0.5)
+
+
+def algebra(self: Any, x: Tensor) -> Tensor:
+    weight = self.fc.weight @ self.fc.weight.mT + torch.eye(4, dtype=x.dtype)
+    solved = torch.linalg.solve(weight, x.mT)
+    return solved.square().mean() + torch.linalg.inv(weight).trace() + torch.linalg.cholesky(weight).sum()
+
+
 ENTRIES: dict[str, Any] = {
     "a configuration": lambda: Call(Configured(activation="gelu", skip=(1,), residual=True), (floats(5, 4),)),
     "another configuration": lambda: Call(Configured(activation="relu", skip=()), (floats(5, 4),)),
@@ -211,6 +223,8 @@ ENTRIES: dict[str, Any] = {
     "exceptions": linear(tries),
     "functional calls": linear(functional),
     "einsum": linear(einsums),
+    "a loss that checks its variances": linear(gaussian),
+    "linear algebra": linear(algebra),
     "compiled submodules": lambda: Call(
         module(lambda self, x: self.fc(x).square().mean(), fc=torch.compile(nn.Linear(4, 4), backend="eager")),
         (floats(5, 4),),

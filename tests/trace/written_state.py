@@ -201,6 +201,14 @@ ENTRIES: dict[str, Any] = {
     "batch norm": normalised(),
     "batch norm without running statistics": normalised(track_running_stats=False),
     "batch norm with a cumulative average": normalised(momentum=None),
+    "synchronised batch norm": lambda: Call(
+        module(
+            lambda self, x: (self.norm(self.fc(x)) ** 3).mean(),
+            norm=nn.SyncBatchNorm(4, momentum=None),
+            fc=nn.Linear(3, 4),
+        ),
+        (floats(5, 3),),
+    ),
     "instance norm with running statistics": lambda: Call(
         module(
             lambda self, x: (self.norm(self.fc(x)) ** 3).mean(),

@@ -15,12 +15,15 @@ _PLAIN = (int, float, bool, str, type(None))
 
 
 class _Part:
-    """One submodule as it was: its submodules, hooks and plain attributes."""
+    """One submodule as it was: its submodules, parameters, hooks and plain attributes."""
 
     def __init__(self, path: str, part: nn.Module) -> None:
         self.path = path
         self.part = part
         self.submodules = dict(part._modules)
+        # Kept, so that no other can come to have its address; pieces take the place of a parameter in the same object.
+        self.parameters = list(part._parameters.values())
+        self.addresses = [*map(id, self.parameters)]
         self.hooks = tuple(tuple(getattr(part, name)) for name in _HOOKS)
         self.plain = {
             name: value for name, value in vars(part).items() if isinstance(value, _PLAIN) and name not in _IGNORED
@@ -33,6 +36,8 @@ class _Part:
         """Whether nothing has changed."""
         found = self.part.__dict__
         if found["_modules"] != self.submodules:
+            return False
+        if [*map(id, found["_parameters"].values())] != self.addresses:
             return False
         for name, before in zip(_HOOKS, self.hooks, strict=True):
             hooks = found[name]
@@ -49,6 +54,11 @@ class _Part:
         for name in {**self.submodules, **self.part._modules}:
             if self.part._modules.get(name) is not self.submodules.get(name):
                 return f'the submodule "{prefix}{name}" was replaced, added or removed'
+        if len(self.part._parameters) != len(self.parameters):
+            return f'parameters of "{self.path or type(self.part).__name__}" were added or removed'
+        for (name, parameter), address in zip(self.part._parameters.items(), self.addresses, strict=True):
+            if id(parameter) != address:
+                return f'the parameter "{prefix}{name}" was replaced by another (load values with load_state_dict)'
         for name, before in zip(_HOOKS, self.hooks, strict=True):
             if tuple(getattr(self.part, name)) != before:
                 return f'a hook of "{self.path or type(self.part).__name__}" ({name}) was added or removed'
@@ -64,8 +74,8 @@ class _Part:
 class Changes:
     """A module as it was, to compare it with what it is.
 
-    Compared are submodules by identity, hooks, and the attributes that are numbers, strings or ``None``; attributes
-    that are new are not, as a training loop may leave its notes there.
+    Compared are submodules and parameters by identity, hooks, and the attributes that are numbers, strings or ``None``;
+    attributes that are new are not, as a training loop may leave its notes there.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -14,7 +14,12 @@ from hap.trace.simplify import simplify
 aten = torch.ops.aten
 
 _PASS_THROUGH = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.lift.default}
-_ASSERTIONS = {aten._assert_async.msg, aten._assert_async.default, aten._assert_tensor_metadata.default}
+_ASSERTIONS = {
+    aten._assert_async.msg,
+    aten._assert_async.default,
+    aten._assert_tensor_metadata.default,
+    aten._linalg_check_errors.default,
+}
 
 
 def clean(graph: Graph) -> Node | None:

@@ -73,6 +73,16 @@ def check_module(module: nn.Module) -> None:
             raise TraceError(
                 f'module "{path}" asks for sparse gradients: hap trains dense ones; make it with sparse=False'
             )
+        if isinstance(part, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            raise TraceError(
+                f'module "{path}" is a {type(part).__name__}, which shares work out itself: hand hap the module inside '
+                "of it (`.module`)"
+            )
+        if type(part).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+            raise TraceError(
+                f'module "{path}" is a quantised {type(part).__name__}, which cannot be trained: hand hap the module '
+                "before it is quantised"
+            )
         if isinstance(part, torch.jit.ScriptModule):
             raise TraceError(
                 f'module "{path}" is a TorchScript module, which cannot be captured: use the Python module'

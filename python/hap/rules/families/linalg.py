@@ -33,7 +33,8 @@ def _batched(dims: str, call: Call) -> str | None:
 
     def written(text: str) -> str:
         def matrix(number: re.Match[str]) -> str:
-            return batch + "".join(f"m{next(letters)}! " for _ in range(int(number.group(1)))) + (number.group(2) or "")
+            dims = batch + "".join(f"m{next(letters)}! " for _ in range(int(number.group(1)))) + (number.group(2) or "")
+            return dims or "."
 
         # what stands in braces are numbers of operands
         return re.sub(r"(?<!{)\b(\d)(k?)(?![\d }]*})", matrix, text).strip() or "."

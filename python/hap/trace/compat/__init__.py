@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from hap.trace.compat import batch_norm, distributions, recurrent, transformers
+from hap.trace.compat import batch_norm, distributions, functional, recurrent, transformers
 
 
 def is_hidden_side_effect(source: str) -> bool:
@@ -19,5 +19,10 @@ def is_hidden_side_effect(source: str) -> bool:
 def compatible(module: nn.Module) -> Iterator[None]:
     """Within, the libraries that ``module`` uses can be captured; afterwards their settings are as they were."""
     recurrent.prepare(module)
-    with distributions.compatible(), batch_norm.compatible(module), transformers.compatible(module):
+    with (
+        functional.compatible(),
+        distributions.compatible(),
+        batch_norm.compatible(module),
+        transformers.compatible(module),
+    ):
         yield

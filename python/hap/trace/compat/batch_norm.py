@@ -1,4 +1,7 @@
-"""Batch norm with a cumulative average (``momentum=None``): PyTorch reads its counter as a number, capture cannot."""
+"""Batch norm: PyTorch reads the counter of a cumulative average as a number, and synchronises what is global here.
+
+``momentum=None`` asks for that average. ``nn.SyncBatchNorm`` is what each batch norm is under hap.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,9 @@ def _cumulative_forward(self: Any, input: Tensor) -> Tensor:
 @contextlib.contextmanager
 def compatible(module: nn.Module) -> Iterator[None]:
     """Changes nothing where no part of ``module`` needs it."""
-    if any(_is_cumulative(part) for part in module.modules()):
-        with patch.object(_BatchNorm, "forward", _cumulative_forward):
-            yield
-    else:
+    with contextlib.ExitStack() as stack:
+        if any(_is_cumulative(part) for part in module.modules()):
+            stack.enter_context(patch.object(_BatchNorm, "forward", _cumulative_forward))
+        if any(isinstance(part, nn.SyncBatchNorm) for part in module.modules()):
+            stack.enter_context(patch.object(nn.SyncBatchNorm, "forward", _cumulative_forward))
         yield
