@@ -132,6 +132,12 @@ def _(s: Sketch) -> None:
     s.call(aten.cumprod.default, s.product((a,), (b, c)), 1)
 
 
+@case("aten.logcumsumexp.default", "S0 -> S0, S1 -> S1 logcumsumexp")
+def _(s: Sketch) -> None:
+    a, b, c = s.sizes(3)
+    s.call(aten.logcumsumexp.default, s.product((a,), (b, c)), 1)
+
+
 # ---- normalisation
 
 

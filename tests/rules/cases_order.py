@@ -51,7 +51,7 @@ def _(s: Sketch, target: Any, *arguments: Any) -> None:
 
 
 @cases("cummax cummin", "S0 -> S0 S0, S2 -> S2 S2")
-@cases("logcumsumexp", "S0 -> S0, S2 -> S2")
+@cases("logcumsumexp", "S0 -> S0, S2 -> S2, S1 -> S1 logcumsumexp")
 def _(s: Sketch, target: Any) -> None:
     s.call(target, s.tensor(*s.sizes(3)), -2)
 

@@ -58,6 +58,7 @@ def test_clauses() -> None:
         ("i -> i size n=z", "'n' is the size of an unknown letter 'z'", 12),
         ("i -> i when n==", "'=' is not a literal", 12),
         ("i -> i composite i", "expected '=', found the end", 18),
+        ("i! j -> i! j composite i=one, k=two", "a composite of an unknown 'k'", 30),
     ],
 )
 def test_errors_show_where(text: str, problem: str, column: int) -> None:

@@ -16,6 +16,9 @@ comes from the operator's arguments or from ranks. ``(x y)`` is an ordered produ
 A guard is ``ARG``, ``not ARG`` or ``ARG=LITERAL``, joined by ``and``. ``size groups=g`` says that the argument
 ``groups`` is the size of ``g``, so that it becomes a local size; for an argument that is a list each dim gives one
 entry, and ``result`` stands for the shape of the first output.
+
+``composite d=softmax`` says that the composite instruction of that name (:mod:`hap.rules.composites`) shards the
+letter, or each letter of the run, ``d``, blocked or not; one letter may have several.
 """
 
 from __future__ import annotations
@@ -347,6 +350,9 @@ def _check_letters(line: Line) -> None:
             raise NotationError(line.text, line.text.find(twice[0]), f"{twice[0]!r} stands twice in one tensor")
     for name in sorted(runs & letters):
         raise NotationError(line.text, line.text.find(name), f"{name!r} is both a letter and a run")
+    for letter, name in line.composite:
+        if letter not in runs | letters:
+            raise NotationError(line.text, line.text.rfind(f"{letter}={name}"), f"a composite of an unknown {letter!r}")
     for argument, groups in line.sizes:
         for name in (letter for group in groups or () for letter in group):
             if name not in letters:

@@ -155,5 +155,6 @@ COMPOSITES = {
     "argmax": _extreme(aten.max.dim),
     "argmin": _extreme(aten.min.dim),
     "cumsum": _cumulative(aten.sum.dim_IntList, aten.add.Tensor, 0.0),
+    "logcumsumexp": _cumulative(aten.logsumexp.default, aten.logaddexp.default, -torch.inf),
     "cumprod": _cumulative(aten.prod.dim_int, aten.mul.Tensor, 1.0),
 }

@@ -29,7 +29,7 @@ RULES: Table = {
     "aten.kthvalue.default": Rule(_whole),
     "aten.cummax.default": Rule(along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
     "aten.cummin.default": Rule(along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
-    "aten.logcumsumexp.default": Rule(along("*a d! *b -> *a d! *b"), runs=along_dim),
+    "aten.logcumsumexp.default": Rule(along("*a d! *b -> *a d! *b composite d=logcumsumexp"), runs=along_dim),
     "aten.renorm.default": Rule("*a! d *b! -> *a! d *b!", runs=along_dim),
     "aten.linalg_cross.default": Rule("~*a d! *b, ~*a d! *b -> *a d! *b", runs=along_dim),
     "aten.isin.Tensor_Tensor": Rule("*d, *t! -> *d"),
