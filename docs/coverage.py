@@ -84,7 +84,9 @@ def page(models: dict[str, list[str]]) -> str:
         parts.append("| operator | rule | case | models |\n|---|---|---|---|")
         for operator in sorted(operators):
             lines, labels = shown[operator]
-            text = "<br>".join([f"`{line}`" for line in lines[:LINES]] + ["`...`"] * (len(lines) > LINES))
+            text = "<br>".join(
+                [f"`{line}`".replace("|", "\\|") for line in lines[:LINES]] + ["`...`"] * (len(lines) > LINES)
+            )
             more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
             parts.append(f"| `{operator}` | {text} | `{labels[0]}`{more} | {', '.join(users[operator])} |")
         parts[-1] += "\n"
