@@ -121,14 +121,6 @@ def _(s: Sketch) -> None:
     s.call(aten.roll.default, s.tensor(*s.sizes(2)), [1])
 
 
-@cases("tril triu", "S0 -> S0, P -> P")
-def _(s: Sketch, target: Any) -> None:
-    s.call(target, s.tensor(*s.sizes(3)), 1)
-
-
-# ---- creation
-
-
 @cases({"full": (0.5,), "zeros": (), "ones": ()}, "-> S0, -> S1")
 def _(s: Sketch, target: Any, *arguments: Any) -> None:
     s.call(target, s.sizes(2), *arguments, dtype=torch.float64)

@@ -25,6 +25,7 @@ from hap.rules.families import (
     recurrent,
     reduction,
     resampling,
+    strided,
     view,
 )
 
@@ -44,6 +45,7 @@ FAMILIES = (
     creation,
     order,
     resampling,
+    strided,
     fourier,
     linalg,
 )

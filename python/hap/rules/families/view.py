@@ -100,6 +100,4 @@ RULES: Table = {
     "aten.repeat.default": Rule(_repeat, lower=_repeat_local),
     "aten.flip.default": Rule(_flip),
     "aten.roll.default": Rule(_flip),
-    "aten.tril.default": Rule("~*a i! j! -> *a i! j!"),
-    "aten.triu.default": Rule("~*a i! j! -> *a i! j!"),
 }
