@@ -50,6 +50,23 @@ def _(s: Sketch) -> None:
     s.call(aten.embedding_dense_backward.default, s.tensor(6, h), s.integers(v, 6), v, -1, True)
 
 
+def _bags(s: Sketch, mode: int, backward: bool) -> None:
+    v, h = s.sizes(2)
+    table, indices, offsets = s.tensor(v, h), s.integers(v, 5), s.constant(torch.tensor([0, 2, 4]))
+    made = s.call(aten._embedding_bag.default, table, indices, offsets, False, mode)
+    if backward:
+        s.call(
+            aten._embedding_bag_backward.default, s.tensor(3, h), indices, offsets, *made[1:], v, False, mode, False,
+            None,
+        )  # fmt: skip
+
+
+add("aten._embedding_bag.default", "S1 R R -> S1 R R S1", lambda s: _bags(s, 2, False))
+add("aten._embedding_bag.default", "S1 R R -> S1 R R R, P R R -> P R R R", lambda s: _bags(s, 1, False))
+add("aten._embedding_bag_backward.default", "S1 R R R R S1 -> S1, P R R R R R -> P", lambda s: _bags(s, 2, True))
+add("aten._embedding_bag_backward.default", "S1 R R R R R -> S1, P R R R R R -> P", lambda s: _bags(s, 0, True))
+
+
 @cases("searchsorted.Tensor", "S0 S0 -> S0, R S1 -> S1")
 def _(s: Sketch, target: Any) -> None:
     a, d, j = s.sizes(3)

@@ -276,6 +276,18 @@ def _embedding_backward(call: Call) -> str:
     return f"~*i{block} h, *i{block} -> v h size num_weights=v"
 
 
+def _bag(call: Call) -> str:
+    """Bags by offsets: each feature apart. The largest rows (mode 2) are chosen for each feature."""
+    largest = call["mode"] == 2
+    mark, chosen = ("", "b! h") if largest else ("~", "m!{1 2}")
+    return f"{mark}v! h, i!, o!, w! -> b! h, x!{{1 2}}, y!{{1 2}}, {chosen}"
+
+
+def _bag_backward(call: Call) -> str:
+    chosen = "b! h" if call["mode"] == 2 else "m!"
+    return f"~b! h, i!, o!, x!, y!, {chosen}, w! -> v! h"
+
+
 def _search(call: Call) -> str | None:
     """In sorted rows, each beside its values, or in one row for all values."""
     sequence, rank = call.shape_of("sorted_sequence"), len(call.shape_of("self"))
@@ -300,6 +312,8 @@ _INDEX_PUT = Rule(_index_put, lower=_on_indexed_range(ranges.index_put))
 RULES: Table = {
     "aten.embedding.default": Rule("~v h, *i -> *i h", touched=_looked_up, lower=_on_range(ranges.embedding)),
     "aten.embedding_dense_backward.default": Rule(_embedding_backward, lower=_on_range(ranges.embedding_backward)),
+    "aten._embedding_bag.default": Rule(_bag, touched=_looked_up),
+    "aten._embedding_bag_backward.default": Rule(_bag_backward),
     "aten.gather.default": Rule(_gather, touched=_looked_up, lower=_on_range(ranges.gather)),
     "aten.index_select.default": Rule(_index_select, touched=_looked_up, lower=_on_range(ranges.index_select)),
     "aten.index.Tensor": _INDEX,
