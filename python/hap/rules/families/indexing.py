@@ -285,7 +285,7 @@ def _bag(call: Call) -> str:
 
 def _bag_backward(call: Call) -> str:
     chosen = "b! h" if call["mode"] == 2 else "m!"
-    return f"~b! h, i!, o!, x!, y!, {chosen}, w! -> v! h"
+    return f"~b! h, i!, o!, x!, y!, {chosen}, w! -> v! h size num_weights=v"
 
 
 def _search(call: Call) -> str | None:
