@@ -77,9 +77,14 @@ def _(s: Sketch) -> None:
     s.call(aten.unfold_backward.default, s.tensor(a, b + 1, 3), [a, b + 3], 1, 3, 1)
 
 
-@case("aten.rot90.default", "S1 -> S1, P -> P")
+@case("aten.rot90.default", "S0 -> S2, S1 -> S1, P -> P")
 def _(s: Sketch) -> None:
     s.call(aten.rot90.default, s.tensor(*s.sizes(3)), 1, [0, 2])
+
+
+@case("aten.rot90.default", "S1 -> S1, S2 -> S0, P -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.rot90.default, s.tensor(*s.sizes(3)), -1, [0, 2])
 
 
 @case("aten.rot90.default", "S0 -> S0, P -> P")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hap.rules.families import RULES
-from hap.rules.notation import Broadcast, Flat, NotationError, Pattern, Run, parse
+from hap.rules.notation import Broadcast, Flat, NotationError, Pattern, Run, blocks, parse
 
 
 def test_contraction() -> None:
@@ -75,3 +75,14 @@ def test_fixed_lines_of_all_tables_parse() -> None:
     assert len(lines) > 100
     for line in lines:
         parse(line)
+
+
+def test_sums() -> None:
+    line = parse("~d0 ((a | o | b) in) -> d0 (o in), (a | b)")
+    assert line.operands[0].dims == (("d0",), ("a|o|b", "in"))
+    assert line.outputs[0].dims == (("d0",), ("o", "in"))
+    assert line.outputs[1].dims == (("a|b",),)
+    assert blocks("a|o|b") == ["a", "o", "b"]
+    assert blocks("o") == []
+    with pytest.raises(NotationError, match="expected a letter"):
+        parse("~(a | ) -> a")

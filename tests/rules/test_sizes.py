@@ -27,10 +27,10 @@ GLOBAL = {
     r"aten\.roll.*shifts": "a rolled dimension",
     r"aten\.masked_scatter_backward.*sizes": "nothing is shared",
     # positions in such dimensions, and counts of them
-    r"aten\.(select|select_scatter)\..*index": "a dimension that is taken away",
-    r"aten\.(tril|triu)\..*diagonal": "in whole matrices",
+    r"aten\.(select|select_copy|select_scatter)\..*index": "a dimension that is taken away",
+    r"aten\.(tril|triu)\..*diagonal": "counted from the first row and column of the whole matrix",
     r"aten\.(topk|kthvalue)\..*k": "of the whole dimension",
-    r"aten\.(slice|slice_scatter)\..*step": "one wherever the dimension is shared",
+    r"aten\.(slice|slice_copy|slice_scatter)\..*step": "one wherever the dimension is shared",
     r"aten\.embedding.*padding_idx": "a row of the whole table",
     # no sizes at all
     r"aten\._fft_c2c.*dim": "which dimensions are transformed",

@@ -104,11 +104,13 @@ def _window_local(call: Call, local: Local) -> Lowered:
 
 
 def _quarter_turns(call: Call) -> str:
-    rank = len(call.shape())
+    """A turn swaps two dimensions and reverses one of them, two turns reverse both."""
+    rank, turns = len(call.shape()), call["k"] % 4
     one, other = (dim % rank for dim in call["dims"])
-    whole = [f"d{i}!" if i in (one, other) else f"d{i}" for i in range(rank)]
+    reversed_ = {0: (), 1: (other,), 2: (one, other), 3: (one,)}[turns]
+    whole = [f"d{i}!" if i in reversed_ else f"d{i}" for i in range(rank)]
     turned = list(whole)
-    if call["k"] % 2:
+    if turns % 2:
         turned[one], turned[other] = turned[other], turned[one]
     return _line("~", whole, turned)
 
