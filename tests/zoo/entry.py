@@ -19,7 +19,8 @@ class Entry:
 
     Attributes:
         build: makes the module, in float64 and in training mode, and the arguments of its call.
-        sharded: by pattern of axes' names, the least share of FLOPs that the best plan splits along these axes.
+        sharded: by pattern of axes' names, the least share of FLOPs that the best plan splits along these axes; some
+            way below what it reaches, because axes that are as good as each other take turns.
         without_batch: the same for the best plan that may not split the batch.
         share_without_batch: the least share of all FLOPs that the latter splits.
         missing: why that is less than ``SHARDED``.

@@ -29,7 +29,7 @@ def _classifier(name: str, configuration: type, options: dict[str, Any], size: i
     return model(name, configuration, options | {"num_labels": CLASSES}), (), call
 
 
-@entry(sharded={"batch": 0.8}, without_batch={"*.q_proj.weight.0.0": 0.4, "vit.embeddings.cls_token.2": 0.25})
+@entry(sharded={"batch": 0.8}, without_batch={"*.q_proj.weight.0.0": 0.28, "vit.embeddings.cls_token.2": 0.17})
 def vit() -> Built:
     options = {
         "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_hidden_layers": 1, "intermediate_size": WIDE,
@@ -38,7 +38,7 @@ def vit() -> Built:
     return _classifier("ViTForImageClassification", transformers.ViTConfig, options, 12)
 
 
-@entry(without_batch={"convolution.2.0": 0.9})
+@entry(without_batch={"convolution.2.0": 0.63})
 def swin() -> Built:
     """Two stages of two blocks: windows, shifted windows, merged patches; whole samples are dropped at random."""
     options = {
@@ -49,7 +49,7 @@ def swin() -> Built:
     return _classifier("SwinForImageClassification", transformers.SwinConfig, options, 16)
 
 
-@entry(without_batch={"*.weight.0": 0.6, "convolution.2": 0.1})
+@entry(without_batch={"*.weight.0": 0.42, "convolution.2": 0.07})
 def convnext() -> Built:
     """Depthwise convolutions; whole samples are dropped at random."""
     options = {
@@ -59,7 +59,7 @@ def convnext() -> Built:
     return _classifier("ConvNextForImageClassification", transformers.ConvNextConfig, options, 16)
 
 
-@entry(sharded={"batch": 0.8}, without_batch={"*.position_ids.1": 0.3, "*.k_proj.weight.0.0": 0.3})
+@entry(sharded={"batch": 0.8}, without_batch={"*.position_ids.1": 0.21, "*.k_proj.weight.0.0": 0.21})
 def clip() -> Built:
     """Contrastive: the loss couples all samples."""
     tower = {
@@ -79,7 +79,7 @@ def clip() -> Built:
 
 @entry(
     sharded={"batch": 0.7},
-    without_batch={"*.k_proj.weight.0.0": 0.2, "kwargs.labels.1": 0.15, "*.conv1.weight.0": 0.15},
+    without_batch={"*.k_proj.weight.0.0": 0.14, "kwargs.labels.1": 0.1, "*.conv1.weight.0": 0.1},
 )
 def whisper() -> Built:
     """Speech to text: convolutions over time, then an encoder and a decoder."""

@@ -24,7 +24,7 @@ def built(make: type[nn.Module], options: dict[str, Any], *args: torch.Tensor) -
     return module.to(torch.float64).train(), args, {}
 
 
-@entry(sharded={"batch": 0.5}, without_batch={"features.*.weight.0": 0.8})
+@entry(sharded={"batch": 0.5}, without_batch={"features.*.weight.0": 0.56})
 def vgg19() -> Built:
     return make_vgg19(dropout=0.3, batch=BATCH, classes=CLASSES)
 
@@ -70,7 +70,7 @@ class ResNet(nn.Module):
         return F.cross_entropy(self.classifier(torch.flatten(self.pool(self.features(x)), 1)), y)
 
 
-@entry(sharded={"batch": 0.6}, without_batch={"features.*.weight.0": 0.8}, random=False)
+@entry(sharded={"batch": 0.6}, without_batch={"features.*.weight.0": 0.56}, random=False)
 def resnet50() -> Built:
     """All fifty layers, 3 channels where the paper has 64."""
     options = {"depths": (3, 4, 6, 3), "width": 3, "classes": CLASSES}
@@ -105,7 +105,7 @@ class UNet(nn.Module):
         return F.cross_entropy(self.head(first), y, ignore_index=0)
 
 
-@entry(sharded={"batch": 0.8}, without_batch={"*.weight.0": 0.8})
+@entry(sharded={"batch": 0.8}, without_batch={"*.weight.0": 0.56})
 def unet() -> Built:
     """Segmentation: a class for each pixel, one of them ignored."""
     generator = torch.Generator().manual_seed(3)
@@ -129,7 +129,7 @@ class LSTMLanguageModel(nn.Module):
 
 
 @entry(
-    without_batch={"args.0.1": 0.3, "lstm.weight_ih_l0.0": 0.15},
+    without_batch={"args.0.1": 0.21, "lstm.weight_ih_l0.0": 0.1},
     share_without_batch=0.5,
     missing="each step of a recurrent layer reads all of the hidden state: the layers themselves stay whole",
 )
@@ -171,8 +171,8 @@ class DLRM(nn.Module):
 
 
 @entry(
-    sharded={"batch": 0.1, "top.*.weight.0": 0.3, "tables.*.weight.1": 0.25},
-    without_batch={"tables.*.weight.1": 0.4, "top.*.weight.0": 0.3, "bottom.*.weight.0": 0.15},
+    sharded={"batch": 0.08, "top.*.weight.0": 0.2, "tables.*.weight.1": 0.2},
+    without_batch={"tables.*.weight.1": 0.28, "top.*.weight.0": 0.21, "bottom.*.weight.0": 0.1},
 )
 def dlrm() -> Built:
     """Embeddings of 1,009, 503 and 211 rows that hold nearly all parameters."""
