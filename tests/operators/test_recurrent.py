@@ -1,4 +1,4 @@
-"""The recurrent operators on sequences of unequal lengths against PyTorch's packed sequences; CTC against PyTorch's."""
+"""The recurrent operators by themselves; whole layers are compared with PyTorch's in tests/trace."""
 
 from __future__ import annotations
 
@@ -7,32 +7,29 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
 import hap.operators  # noqa: F401
 
 ops = torch.ops.hap
 STEPS, BATCH, INPUTS, HIDDEN = 5, 3, 3, 4
-LENGTHS = torch.tensor([4, 5, 1])
 
 
 def layer(name: str) -> tuple[nn.RNNBase, Callable[..., Any]]:
-    """A layer of PyTorch, and hap's operator as a function of gates, states, whether it runs backwards, and lengths."""
+    """A layer of PyTorch, and hap's operator as a function of gates, states and whether it runs backwards."""
     options: dict[str, Any] = {"proj_size": 2} if name == "projected LSTM" else {}
     options |= {"nonlinearity": "relu"} if name == "RNN relu" else {}
     torch.manual_seed(0)
     kind = {"projected LSTM": nn.LSTM, "LSTM": nn.LSTM, "GRU": nn.GRU}.get(name, nn.RNN)
     module = kind(INPUTS, HIDDEN, bidirectional=True, **options).double()
 
-    def run(gates: torch.Tensor, states: tuple[torch.Tensor, ...], weights: Any, reverse: bool, ended: Any) -> Any:
+    def run(gates: torch.Tensor, states: tuple[torch.Tensor, ...], weights: Any, reverse: bool) -> Any:
         if kind is nn.LSTM:
-            return ops.lstm(gates, *states, weights[1], weights[4] if options else None, ended, reverse)[0]
+            return ops.lstm(gates, *states, weights[1], weights[4] if options else None, reverse)[0]
         if kind is nn.GRU:
-            return ops.gru(gates, *states, weights[1], weights[3], ended, reverse)
-        return ops.rnn(gates, *states, weights[1], ended, name == "RNN relu", reverse)
+            return ops.gru(gates, *states, weights[1], weights[3], reverse)
+        return ops.rnn(gates, *states, weights[1], name == "RNN relu", reverse)
 
     return module, run
 
@@ -47,38 +44,6 @@ def initial(module: nn.RNNBase) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_unequal_lengths_equal_packed_sequences(name: str) -> None:
-    module, run = layer(name)
-    x = torch.randn(STEPS, BATCH, INPUTS, dtype=torch.float64, requires_grad=True)
-    states = initial(module)
-    packed, last = module(
-        pack_padded_sequence(x, LENGTHS, enforce_sorted=False), states if len(states) > 1 else states[0]
-    )
-    expected = pad_packed_sequence(packed, total_length=STEPS)[0]
-    parameters = list(module.parameters())
-    count = len(parameters) // 2
-    made, ends = [], []
-    for direction in range(2):
-        weights = parameters[direction * count : (direction + 1) * count]
-        bias = weights[2] if name == "GRU" else weights[2] + weights[3]
-        own = tuple(s[direction] for s in states)
-        out = run(F.linear(x, weights[0], bias), own, weights, direction == 1, LENGTHS)
-        ends.append(out[0] if direction else out[-1])
-        made.append(out)
-    beyond = torch.arange(STEPS).view(-1, 1, 1) >= LENGTHS.view(1, -1, 1)
-    got = torch.cat(made, -1).masked_fill(beyond, 0)
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
-    hidden = last[0] if isinstance(last, tuple) else last
-    torch.testing.assert_close(torch.stack(ends), hidden, rtol=1e-12, atol=1e-14)
-    grad = torch.randn_like(expected)
-    leaves = [x, *states, *parameters]
-    theirs = torch.autograd.grad((expected * grad).sum() + hidden.sin().sum(), leaves)
-    mine = torch.autograd.grad((got * grad).sum() + torch.stack(ends).sin().sum(), leaves)
-    for a, b in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", LAYERS)
 def test_the_operators_are_well_formed(name: str) -> None:
     module, _ = layer(name)
     weights = list(module.parameters())
@@ -86,11 +51,11 @@ def test_the_operators_are_well_formed(name: str) -> None:
     states = [s[0].detach().requires_grad_() for s in initial(module)]
     if module.mode == "LSTM":
         projection = weights[4] if module.proj_size else None
-        torch.library.opcheck(ops.lstm.default, (gates, *states, weights[1], projection, LENGTHS, False))
+        torch.library.opcheck(ops.lstm.default, (gates, *states, weights[1], projection, False))
     elif name == "GRU":
-        torch.library.opcheck(ops.gru.default, (gates, *states, weights[1], weights[3], None, True))
+        torch.library.opcheck(ops.gru.default, (gates, *states, weights[1], weights[3], True))
     else:
-        torch.library.opcheck(ops.rnn.default, (gates, *states, weights[1], LENGTHS, name == "RNN relu", False))
+        torch.library.opcheck(ops.rnn.default, (gates, *states, weights[1], name == "RNN relu", False))
 
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
@@ -99,18 +64,18 @@ def test_half_precision_is_that_of_wide_states(name: str) -> None:
     weights = [p.detach().bfloat16() for p in module.parameters()]
     gates = torch.randn(STEPS, BATCH, len(weights[0])).bfloat16()
     states = tuple(s[0].detach().bfloat16() for s in initial(module))
-    got = run(gates, states, weights, False, None)
-    wide = run(gates.float(), tuple(s.float() for s in states), [w.float() for w in weights], False, None)
+    got = run(gates, states, weights, False)
+    wide = run(gates.float(), tuple(s.float() for s in states), [w.float() for w in weights], False)
     assert got.dtype == torch.bfloat16
     assert torch.equal(got, wide.bfloat16())
 
 
 def test_flops_of_a_layer() -> None:
-    """A product with the recurrent weights for each step, three of them in the backward."""
+    """A product with the recurrent weights for each step; in the backward also for all steps, and for the weights."""
     (module, run), product = layer("LSTM"), 2 * STEPS * BATCH * 4 * HIDDEN * HIDDEN
     gates = torch.randn(STEPS, BATCH, 4 * HIDDEN, dtype=torch.float64, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
-        out = run(gates, tuple(s[0] for s in initial(module)), list(module.parameters()), False, None)
+        out = run(gates, tuple(s[0] for s in initial(module)), list(module.parameters()), False)
         assert counter.get_total_flops() == product
         out.sum().backward()
     assert counter.get_total_flops() == 4 * product

@@ -1,14 +1,15 @@
-"""What the recurrent operators share: the order of their steps, and sequences shorter than the batch's longest.
+"""What the recurrent operators share.
 
-A layer is taken apart so that most of it is an ordinary matrix product: the products of the *inputs* with the layer's
-weights are made for all steps at once, outside, and arrive as ``gates`` (steps, batch, gates * hidden), biases
-included. The operator is the recurrence alone. It never mixes samples. Steps beyond a sample's length leave its state
-as it was, so that the last step holds every sample's last state.
+A layer is taken apart so that most of it is matrix products for all steps at once, which shard like any others: those
+of the inputs with the layer's weights are made before the recurrence and arrive as ``gates`` (steps, batch,
+gates * hidden), biases included; those of the states, which are all known by then, are made before its backward, and
+the weights' gradients after it. The operators are the recurrences alone. They never mix samples.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -26,28 +27,16 @@ def before(states: Tensor, initial: Tensor, reverse: bool) -> Tensor:
     return torch.cat([initial.unsqueeze(0), states[:-1]])
 
 
-def beyond(lengths: Tensor | None, count: int) -> Tensor | None:
-    """Which steps lie beyond each sample's length: bool (steps, batch, 1); ``None`` where none does."""
-    if lengths is None:
-        return None
-    return (torch.arange(count, device=lengths.device).unsqueeze(1) >= lengths).unsqueeze(-1)
+def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``states`` (steps, batch, features) times the transposed weight."""
+    return F.linear(states.flatten(0, 1), weight, bias).view(*states.shape[:2], weight.shape[0])
 
 
-def frozen(mask: Tensor | None, step: int, old: Tensor, new: Tensor) -> Tensor:
-    """The new state, or the old one for samples that have ended."""
-    return new if mask is None else torch.where(mask[step], old, new)
-
-
-def without(mask: Tensor | None, x: Tensor) -> Tensor:
-    """``x`` (steps, batch, features), or of one step where the mask is that step's, with zeros beyond the lengths."""
-    return x if mask is None else x.masked_fill(mask, 0)
+def weight_gradient(grad: Tensor, states: Tensor) -> Tensor:
+    """The sum over steps and samples of the outer products of ``grad`` and ``states`` (both steps, batch, features)."""
+    return grad.flatten(0, 1).mT @ states.flatten(0, 1)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The element type that states and sums are kept in."""
     return torch.float32 if dtype in _HALF else dtype
-
-
-def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """The sum over steps and samples of the outer products of ``grad`` and ``x`` (both steps, batch, features)."""
-    return grad.flatten(0, 1).mT @ x.flatten(0, 1)

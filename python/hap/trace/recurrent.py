@@ -67,7 +67,7 @@ def lstm(x: Tensor, hx: Sequence[Tensor], parameters: Sequence[Tensor], biases: 
 
     def recurrence(gates: Tensor, states: States, own: Sequence[Tensor], reverse: bool) -> States:
         projection = own[-1] if len(own) == (5 if biases else 3) else None
-        made: States = torch.ops.hap.lstm(gates, *states, own[1], projection, None, reverse)
+        made: States = torch.ops.hap.lstm(gates, *states, own[1], projection, reverse)
         return made
 
     return _layers(recurrence, True, x, tuple(hx), parameters, biases, *rest)
@@ -77,7 +77,7 @@ def gru(x: Tensor, hx: Tensor, parameters: Sequence[Tensor], biases: bool, *rest
     """As ``torch.gru``: outputs, last hidden states."""
 
     def recurrence(gates: Tensor, states: States, own: Sequence[Tensor], reverse: bool) -> States:
-        return (torch.ops.hap.gru(gates, *states, own[1], own[3] if biases else None, None, reverse),)
+        return (torch.ops.hap.gru(gates, *states, own[1], own[3] if biases else None, reverse),)
 
     return _layers(recurrence, False, x, (hx,), parameters, biases, *rest)
 
@@ -85,7 +85,7 @@ def gru(x: Tensor, hx: Tensor, parameters: Sequence[Tensor], biases: bool, *rest
 def _rnn(relu: bool) -> Callable[..., tuple[Tensor, ...]]:
     def rnn(x: Tensor, hx: Tensor, parameters: Sequence[Tensor], biases: bool, *rest: Any) -> tuple[Tensor, ...]:
         def recurrence(gates: Tensor, states: States, own: Sequence[Tensor], reverse: bool) -> States:
-            return (torch.ops.hap.rnn(gates, *states, own[1], None, relu, reverse),)
+            return (torch.ops.hap.rnn(gates, *states, own[1], relu, reverse),)
 
         return _layers(recurrence, True, x, (hx,), parameters, biases, *rest)
 
