@@ -1,6 +1,7 @@
 """Synthesis of a model of full size, through the bindings: proven optimal, not merely good."""
 
 import gzip
+import types
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,8 @@ import pytest
 from hap import _core
 from hap.balance import largest_remainder
 from hap.cluster import Cluster, Link
+from hap.errors import PlanError
+from hap.planning.setup import make_problem
 
 GRAPHS = Path(__file__).parents[2] / "benches" / "graphs"
 
@@ -27,3 +30,9 @@ def test_twelve_layers_on_eight_devices_of_two_kinds_are_solved_to_optimality():
     assert reply["cost"] > 0.0
     # What is proven optimal is also a program of the graph.
     graph.validate(msgspec.json.encode(reply["program"]).decode())
+
+
+def test_a_graph_that_the_core_refuses():
+    broken = types.SimpleNamespace(axes=[], to_json=lambda: b"{}")
+    with pytest.raises(PlanError, match="the graph cannot be planned: "):
+        make_problem(broken, Cluster(["T4"]))

@@ -18,5 +18,6 @@ def test_no_two_entries_have_one_name() -> None:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_equals_eager(name: str) -> None:
-    prove(made(ENTRIES[name]))
+    # Planning traces the module once more, as it is: where it keeps parameters and state in ways of its own.
+    prove(made(ENTRIES[name]), plan=name in {**written_parameters.ENTRIES, **written_state.ENTRIES})
     assert not any(isinstance(tensor, FakeTensor) for tensor in tensors_within(written_state.MASKS))
