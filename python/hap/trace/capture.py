@@ -75,6 +75,8 @@ def _silent(name: str) -> Iterator[None]:
 def _warnings_about_the_module() -> Iterator[None]:
     """Of Dynamo's warnings only that a side effect is lost concerns the user; the warnings of others pass through."""
     with warnings.catch_warnings(record=True) as caught:
+        # Whatever the user ignores: it is decided below, where warnings are given again.
+        warnings.simplefilter("always")
         yield
     dynamo = os.path.dirname(torch._dynamo.__file__)
     for warning in caught:
