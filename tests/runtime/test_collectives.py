@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hap.rules import pieces
 from hap.runtime import collectives, lockstep
 from hap.runtime.group import Group
-from tests.runtime.conversions import COLLECTIVES, LOCAL, case
+from tests.runtime.conversions import COLLECTIVES, LOCAL, case, random_units
 from tests.runtime.launch import Launcher
 
 SEEDS = st.integers(0, 2**32)
@@ -28,6 +31,23 @@ def test_collective_in_memory(kind: str, ranks: int, seed: int) -> None:
         assert same(result, expected)
     for tensor, copy in zip(example.inputs, before, strict=True):
         assert torch.equal(tensor, copy), "a collective wrote to its input"
+
+
+@given(ranks=st.integers(1, 4), seed=SEEDS, dim=st.integers(0, 1))
+def test_exchange_of_axes_in_blocks(ranks: int, seed: int, dim: int) -> None:
+    """Both axes stand in both blocks of one dimension, (c r d | c d)."""
+    g = random.Random(seed)
+    c, r, d = (g.randint(2, 4) for _ in range(3))
+    source = collectives.Along(dim, ((1, r * d), (1, d)), random_units(c, ranks, g))
+    target = collectives.Along(dim, ((c * r, 1), (c, 1)), random_units(d, ranks, g))
+    shape = (2, c * r * d + c * d) if dim else (c * r * d + c * d, 2)
+    whole = torch.arange(shape[0] * shape[1]).reshape(shape)
+    expected = pieces.split(whole, target, target.units)
+    steps = [
+        collectives.all_to_all_steps(piece, shape=expected[rank].shape, source=source, target=target, rank=rank)
+        for rank, piece in enumerate(pieces.split(whole, source, source.units))
+    ]
+    assert all(map(same, lockstep.run(steps), expected))
 
 
 @given(kind=st.sampled_from(LOCAL), ranks=st.integers(1, 5), seed=SEEDS)
