@@ -57,6 +57,28 @@ def test_attention_equals_pytorch(case: str) -> None:
         assert mine.stride() == leaf.stride()
 
 
+@pytest.mark.parametrize("order", ["features apart", "one row for all"])
+@pytest.mark.parametrize("which", ["q", "k", "v", "grad", "all"])
+def test_attention_of_tensors_in_any_memory_order(which: str, order: str) -> None:
+    torch.manual_seed(1)
+
+    def tensor(name: str) -> torch.Tensor:
+        if which not in (name, "all"):
+            return torch.randn(2, 3, 40, 4)
+        if order == "features apart":
+            return torch.randn(2, 3, 4, 40).transpose(-1, -2)
+        return torch.randn(2, 3, 1, 4).expand(2, 3, 40, 4)
+
+    leaves = [tensor(name).requires_grad_() for name in ("q", "k", "v")]
+    grad = tensor("grad")
+    out = ops.sdpa(*leaves, None, None, 0.0, False, 0.3, False, 0)[0]
+    q, k, v = leaves
+    expected = (q @ k.mT * 0.3).softmax(-1) @ v
+    torch.testing.assert_close(out, expected)
+    for mine, theirs in zip(*(torch.autograd.grad(x, leaves, grad) for x in (out, expected)), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("case", ["plain", "learned mask", "grouped"])
 def test_attention_is_a_well_formed_operator(case: str) -> None:
     (q, k, v), mask, causal, gqa = attention_inputs(case)

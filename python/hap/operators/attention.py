@@ -104,6 +104,12 @@ def _flash_fits(q: Tensor, k: Tensor, v: Tensor, p: float) -> bool:
     )
 
 
+def _for_flash(x: Tensor, batch: Sequence[int]) -> Tensor:
+    """``x`` as the CPU flash kernels can read it: they do not look at the stride of the features."""
+    x = x.expand(*batch, *x.shape[2:])
+    return x if x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1] else x.contiguous()
+
+
 def _batch(q: Tensor, k: Tensor, v: Tensor) -> torch.Size:
     return torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
 
@@ -136,11 +142,11 @@ def _sdpa(
     mask, causal = _masks(q, k, mask, causal, queries, keys)
     repeated_k, repeated_v = _repeated(k, q, gqa), _repeated(v, q, gqa)
     if _flash_fits(q, repeated_k, repeated_v, p):
-        repeated_k, repeated_v = (x.expand(*q.shape[:2], *x.shape[2:]) for x in (repeated_k, repeated_v))
         flash_mask = _flash_mask(q, mask)
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
-            q, repeated_k, repeated_v, 0.0, causal, attn_mask=flash_mask, scale=scale
-        )
+            *(_for_flash(x, q.shape[:2]) for x in (q, repeated_k, repeated_v)),
+            0.0, causal, attn_mask=flash_mask, scale=scale,
+        )  # fmt: skip
         if flash_mask is not None:  # the kernel says zero where there is no visible key
             lse = lse.masked_fill((flash_mask == -math.inf).all(-1), -math.inf)
         return _in_order_of(q, out), lse.contiguous()
@@ -179,9 +185,9 @@ def _sdpa_backward(
     repeated_k, repeated_v = _repeated(k, q, gqa), _repeated(v, q, gqa)
     grad_mask = None
     if _flash_fits(q, repeated_k, repeated_v, p) and not mask_grad:
-        repeated_k, repeated_v = (x.expand(*q.shape[:2], *x.shape[2:]) for x in (repeated_k, repeated_v))
         grad_q, grad_k, grad_v = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, repeated_k, repeated_v, out, lse.masked_fill(lse == -math.inf, 0), 0.0, causal,
+            *(_for_flash(x, q.shape[:2]) for x in (grad, q, repeated_k, repeated_v, out)),
+            lse.masked_fill(lse == -math.inf, 0).contiguous(), 0.0, causal,
             attn_mask=_flash_mask(q, mask), scale=scale,
         )  # fmt: skip
     else:
