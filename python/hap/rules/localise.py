@@ -193,7 +193,8 @@ def _narrowed(code: Writer, site: Site) -> list[Value]:
     assert placements is not None
     assert isinstance(placements[0], Shard)
     dim, _, blocks = occurrences[placements[0].occurrence]
-    return code.add(narrow, (whole, dim, blocks, site.offset, site.share), {}, 1, False)
+    (share,) = code.add(narrow, (whole, dim, blocks, site.offset, site.share), {}, 1, False)
+    return code.add(torch.ops.aten.contiguous.default, (share,), {}, 1, False)
 
 
 def narrow(whole: torch.Tensor, dim: int, blocks: Blocks, start: int, length: int) -> torch.Tensor:

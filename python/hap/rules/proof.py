@@ -182,6 +182,9 @@ def mismatch(
                 return f"result {index} on rank {rank} has shape {tuple(made[rank][index].shape)}, expected {shape}"
             if made[rank][index].dtype != whole.dtype:
                 return f"result {index} on rank {rank} is {made[rank][index].dtype}, expected {whole.dtype}"
+            if whole.is_contiguous() and not made[rank][index].is_contiguous():
+                # Kernels behind may be wrong in silence on anything else.
+                return f"result {index} on rank {rank} is not contiguous, as it is on one device"
         for value in recombine(axes, tensor, [results[index] for results in made], placements, splits):
             if differs(value, whole, tolerance):
                 return f"result {index} ({placements[0]}) differs"

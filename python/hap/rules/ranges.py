@@ -2,6 +2,8 @@
 
 What is looked up elsewhere is zero here, so that the ranks' results sum to the whole one; what is written elsewhere
 goes to a spare row that is cut off. An index that is out of range on one device is out of range on every rank too.
+
+Results are contiguous, as those of the operators are: kernels behind them may read nothing else.
 """
 
 # torch.ops is untyped.
@@ -102,7 +104,7 @@ def written(
     dim %= x.dim()
     rows = x.shape[dim]
     local, _ = local_index(index, stretch, rows)
-    return target(_with_spare(x, dim), dim, local, *args, **kwargs).narrow(dim, 0, rows)
+    return target(_with_spare(x, dim), dim, local, *args, **kwargs).narrow(dim, 0, rows).contiguous()
 
 
 def index_put(
@@ -120,7 +122,7 @@ def index_put(
     rows = x.shape[dim]
     local, _ = local_index(_wrapped(own, stretch), stretch, rows)
     every = [local if n == dim else one for n, one in enumerate(indices)]
-    return aten.index_put.default(_with_spare(x, dim), every, values, accumulate).narrow(dim, 0, rows)
+    return aten.index_put.default(_with_spare(x, dim), every, values, accumulate).narrow(dim, 0, rows).contiguous()
 
 
 def take(x: Tensor, index: Tensor, *, stretch: Stretch) -> Tensor:
