@@ -1,13 +1,15 @@
-"""Functions that are traced as others: bags of embeddings, averages over whole images."""
+"""Functions that are traced as others: bags of embeddings, averages over whole images, weights in polar form."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from hap.rules import annotate
 from tests.trace.comparison import assert_equal_to_eager
@@ -81,3 +83,29 @@ def test_averages_of_permuted_images(pool: nn.Module, shape: tuple[int, ...]) ->
     x = x.movedim(channels, -1).contiguous().movedim(-1, channels)
     graph = assert_equal_to_eager((Average(pool), (x,), {}), tolerance=1e-14)
     assert annotate(graph).replicated == ()
+
+
+@pytest.mark.parametrize(
+    ("layer", "dim", "shape"),
+    [
+        (nn.Linear(4, 6), 0, (3, 4)), (nn.Linear(4, 6), 1, (3, 4)), (nn.Linear(4, 6), -1, (3, 4)),
+        (nn.Conv1d(4, 6, 3), 0, (3, 4, 8)), (nn.Conv1d(4, 6, 3), 2, (3, 4, 8)), (nn.Conv1d(4, 6, 3), 1, (3, 4, 8)),
+    ],
+)  # fmt: skip
+def test_normalised_weights(layer: nn.Module, dim: int, shape: tuple[int, ...]) -> None:
+    """Their forward and backward are sums that shard, along every dimension."""
+    layer = parametrizations.weight_norm(copy.deepcopy(layer), dim=dim).double()
+    module = nn.Sequential(layer, nn.Tanh())
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    graph = assert_equal_to_eager((Summed(module), (x,), {}), tolerance=1e-13)
+    assert annotate(graph).replicated == ()
+    assert not [operator for operator in graph.operators if "weight_norm" in str(operator.target)]
+
+
+class Summed(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.body(x) ** 2).sum()

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributions, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -205,6 +205,31 @@ def algebra(self: Any, x: Tensor) -> Tensor:
     return solved.square().mean() + torch.linalg.inv(weight).trace() + torch.linalg.cholesky(weight).sum()
 
 
+def causal(size: int) -> Tensor:
+    return nn.Transformer.generate_square_subsequent_mask(size)
+
+
+def encodes(self: Any, x: Tensor, mask: Tensor) -> Tensor:
+    """Masks without a hint that they are causal: one made here, one given."""
+    x = self.encoder(x, mask=causal(x.shape[1]).to(x.dtype))
+    loss: Tensor = self.encoder(x, mask=mask.to(x.dtype)).square().mean()
+    return loss
+
+
+def decodes(self: Any, x: Tensor, y: Tensor) -> Tensor:
+    loss: Tensor = self.both(x, y, tgt_mask=causal(y.shape[1]).to(y.dtype)).square().mean()
+    return loss
+
+
+def diverges(self: Any, x: Tensor) -> Tensor:
+    """Divergences of two kinds of distributions."""
+    mean, scale = self.fc(x).chunk(2, -1)
+    prior = distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+    loss: Tensor = distributions.kl_divergence(distributions.Normal(mean, scale.exp()), prior).sum()
+    choice, other = distributions.Categorical(logits=mean), distributions.Categorical(logits=scale)
+    return loss + distributions.kl.kl_divergence(choice, other).sum()
+
+
 ENTRIES: dict[str, Any] = {
     "a configuration": lambda: Call(Configured(activation="gelu", skip=(1,), residual=True), (floats(5, 4),)),
     "another configuration": lambda: Call(Configured(activation="relu", skip=()), (floats(5, 4),)),
@@ -225,6 +250,14 @@ ENTRIES: dict[str, Any] = {
     "einsum": linear(einsums),
     "a loss that checks its variances": linear(gaussian),
     "linear algebra": linear(algebra),
+    "an encoder with causal masks": lambda: Call(
+        module(encodes, encoder=nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True), 1)),
+        (floats(3, 4, 8), causal(4)),
+    ),
+    "nn.Transformer with a causal mask": lambda: Call(
+        module(decodes, both=nn.Transformer(8, 2, 1, 1, 8, 0.0, batch_first=True)), (floats(3, 4, 8), floats(3, 5, 8))
+    ),
+    "divergences of distributions": linear(diverges),
     "compiled submodules": lambda: Call(
         module(lambda self, x: self.fc(x).square().mean(), fc=torch.compile(nn.Linear(4, 4), backend="eager")),
         (floats(5, 4),),

@@ -133,6 +133,19 @@ def _std_mean(
     return aten.sqrt(var), mean
 
 
+def _weight_norm_backward(
+    grad: Tensor, direction: Tensor, length: Tensor, norm: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of ``direction`` and ``length`` from that of ``direction * length / norm``.
+
+    The norm is over all dimensions but ``dim``; its derivative is ``direction / norm``.
+    """
+    others = [i for i in range(direction.dim()) if i != dim]
+    unit = direction / norm
+    along = (grad * unit).sum(others, keepdim=True)
+    return ((grad - along * unit) * (length / norm)).to(direction.dtype), along.to(length.dtype)
+
+
 # ---- memory without a value: zeros, so that a run never depends on what was there
 
 
@@ -188,6 +201,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _var_mean,
     aten.std.correction: _std,
     aten.std_mean.correction: _std_mean,
+    aten._weight_norm_interface_backward.default: _weight_norm_backward,
     aten.empty.memory_format: _empty,
     aten.empty_strided.default: _empty_strided,
     aten.empty_like.default: _like(0),

@@ -12,7 +12,7 @@ from hap.trace.compat import batch_norm, distributions, functional, recurrent, t
 
 def is_hidden_side_effect(source: str) -> bool:
     """Whether a change of Python state that Dynamo reports is a library's own business."""
-    return transformers.is_hidden_side_effect(source)
+    return transformers.is_hidden_side_effect(source) or distributions.is_hidden_side_effect(source)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import torch
 import torch._higher_order_ops.effects as effects
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.modules import transformer
 
 
 def _gaussian_nll_loss(
@@ -44,6 +45,11 @@ def _gaussian_nll_loss(
     return loss.mean() if reduction == "mean" else loss.sum()
 
 
+def _detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """As PyTorch's, but for the look at a mask without a hint: it is used as it stands, with the same results."""
+    return bool(is_causal)
+
+
 _effect = effects._get_effect
 
 
@@ -55,5 +61,9 @@ def _get_effect(op: Any) -> Any:
 @contextlib.contextmanager
 def compatible() -> Iterator[None]:
     """Puts them in place meanwhile."""
-    with patch.object(F, "gaussian_nll_loss", _gaussian_nll_loss), patch.object(effects, "_get_effect", _get_effect):
+    with (
+        patch.object(F, "gaussian_nll_loss", _gaussian_nll_loss),
+        patch.object(transformer, "_detect_is_causal_mask", _detect_is_causal_mask),
+        patch.object(effects, "_get_effect", _get_effect),
+    ):
         yield
