@@ -91,8 +91,9 @@ def place(
     splits: dict[str, list[int]],
     devices: int,
     rng: random.Random,
+    least: float = 0.0,
 ) -> list[torch.Tensor]:
-    """What each rank holds. Partial: random summands, where the values are finite."""
+    """What each rank holds. Partial: random summands, where the values are finite, as large as they or ``least``."""
     placement = placements[0]
     if isinstance(placement, Replicate):
         return [value.clone() for _ in range(devices)]
@@ -102,6 +103,7 @@ def place(
         if inexact and bool(torch.isfinite(value).all()):
             generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
             scale = min(float(value.abs().max()), 1e6) if value.numel() else 1.0
+            scale = max(scale, min(least, torch.finfo(value.dtype).max ** 0.5))
             wide = torch.complex128 if value.dtype.is_complex else torch.float64
             noise = [torch.randn(value.shape, generator=generator, dtype=wide) * scale for _ in range(devices)]
             parts = [part.to(value.dtype) for part in noise]
@@ -162,16 +164,21 @@ def mismatch(
     devices: int,
     rng: random.Random,
     splits: dict[str, list[int]] | None = None,
+    least: float = 0.0,
 ) -> str | None:
-    """Runs one choice of one operator on all ranks; says what differs from one device, if anything does."""
+    """Runs one choice of one operator on all ranks; says what differs from one device, if anything does.
+
+    ``least``: the least size of the summands of partial operands. Far above the values, it finds out what is linear
+    only near them; the tolerance grows with it.
+    """
     node = axes.graph.operators[operator]
     splits = random_splits(axes, devices, rng) if splits is None else splits
     expected = whole_results(axes.graph, operator, [value.clone() for value in operands])
     local = [
-        place(axes, t, v, p, splits, devices, rng)
+        place(axes, t, v, p, splits, devices, rng, least)
         for t, v, p in zip(node.operands, operands, choice.inputs, strict=True)
     ]
-    tolerance = max(TOLERANCE.get(value.dtype, 0.0) for value in (*operands, *expected))
+    tolerance = max(TOLERANCE.get(value.dtype, 0.0) for value in (*operands, *expected)) * max(1.0, least)
     codes = [axes.local_code(operator, choice, splits, rank) for rank in range(devices)]
     made = run(codes, [[parts[rank] for parts in local] for rank in range(devices)])
     tensors = [t for t in node.results if t is not None]
