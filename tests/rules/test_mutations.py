@@ -31,8 +31,8 @@ HARMLESS = {
 """Mutations that give instructions which happen to be right."""
 
 
-UNCHECKED = re.compile(r"aten\.(max_unpool|(adaptive_|fractional_)?max_pool)\dd(_with_indices)?(_backward)?\.")
-"""Kernels that read or write at indices without a check: what a wrong rule asks for may corrupt memory."""
+UNCHECKED = re.compile(r"aten\.(max_unpool|(_?adaptive_|fractional_)?(max|avg)_pool)\dd(_with_indices)?(_backward)?\.")
+"""Kernels that read or write without a check of indices or sizes: what a wrong rule asks for may corrupt memory."""
 
 
 def mutations(text: str) -> Iterator[tuple[Mutation, str]]:
