@@ -14,6 +14,11 @@ from hap.graph import Graph, Operator, Ref, Tensor, references
 Shape = tuple[int, ...]
 
 
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape that shapes broadcast to."""
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """An overload's schema, as plain data.
@@ -205,6 +210,7 @@ class Rule:
         layout: renames indices only, and costs nothing.
         whole: a generator whose values depend on their position: made whole, then narrowed.
         lower: another callable, or other arguments, for one rank.
+        contiguous: the kernel takes its operands for contiguous without a check; on one device its caller sees to it.
         sums: whether ``lower`` is right also where a rank has no one stretch of a dimension, which is a sum.
         touched: bytes touched of each operand and of each result, where that is less than all of them.
         outermost: letters may be shared along their outermost axis only.
@@ -217,6 +223,7 @@ class Rule:
     layout: bool = False
     whole: bool = False
     lower: Callable[[Call, Local], Lowered] | None = None
+    contiguous: bool = False
     sums: bool = False
     touched: Callable[[Call], tuple[list[float], list[float]]] | None = None
     outermost: bool = False

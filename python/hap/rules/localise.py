@@ -170,6 +170,8 @@ def _kernel(code: Writer, site: Site, operands: Sequence[Value]) -> list[Value]:
         if rule.lower is not None:
             target, lowered = rule.lower(call, site)
             changes.update(lowered)
+        if rule.contiguous:
+            operands = [code.add(torch.ops.aten.contiguous.default, (x,), {}, 1, False)[0] for x in operands]
     args, kwargs = call_arguments(call, changes, operands)
     return code.add(target, args, kwargs, len(operator.results), call.signature.sequence)
 

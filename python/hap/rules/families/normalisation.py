@@ -28,6 +28,7 @@ RULES: Table = {
     ),
     "aten.native_group_norm_backward.default": Rule(
         "~n (g c!) *x!, n (g c) *x, n g, n g, (g c) -> n (g c) *x, (g c){0 1 2 3}, (g c){0}"
-        " size N=n, C=(g c), group=g composite c=norm_backward, x=norm_backward"
+        " size N=n, C=(g c), group=g composite c=norm_backward, x=norm_backward",
+        contiguous=True,
     ),
 }

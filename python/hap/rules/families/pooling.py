@@ -18,7 +18,9 @@ for _count in (2, 3):
     for _name in ("max_pool{}d_with_indices", "adaptive_max_pool{}d"):
         RULES[f"aten.{_name.format(_count)}.default"] = Rule(f"{_in} -> {_out}, {_out}")
     for _name in ("max_pool{}d_with_indices", "adaptive_max_pool{}d", "fractional_max_pool{}d"):
-        RULES[f"aten.{_name.format(_count)}_backward.default"] = Rule(f"~{_out}, {_in}, {_out} -> {_in}")
+        RULES[f"aten.{_name.format(_count)}_backward.default"] = Rule(
+            f"~{_out}, {_in}, {_out} -> {_in}", contiguous=_name != "max_pool{}d_with_indices"
+        )
     for _name in ("avg_pool{}d", "_adaptive_avg_pool{}d"):
         RULES[f"aten.{_name.format(_count)}.default"] = Rule(f"~{_in} -> {_out}")
         RULES[f"aten.{_name.format(_count)}_backward.default"] = Rule(f"~{_out}, {_in} -> {_in}")
