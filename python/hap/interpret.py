@@ -10,7 +10,7 @@ from torch import nn
 
 import hap.operators  # noqa: F401  defines torch.ops.hap
 from hap.errors import TraceError
-from hap.graph import Graph, OutputKind, Ref, references
+from hap.graph import Graph, Operator, OutputKind, Ref, references
 from hap.trace.inputs import flatten_inputs
 
 aten = torch.ops.aten
@@ -80,18 +80,21 @@ def run(graph: Graph, values: Mapping[int, torch.Tensor]) -> dict[tuple[OutputKi
     kept = {output.tensor for output in graph.outputs}
     with torch.no_grad():
         for at, operator in enumerate(graph.operators):
-            args, kwargs = _with_values((operator.args, operator.kwargs), held)
-            # A view of the traced strides may not exist for inputs of other strides.
-            target = aten.reshape.default if operator.target is aten.view.default else operator.target
-            made = target(*args, **kwargs)
-            made = made if isinstance(made, (tuple, list)) else (made,)
-            for index, value in zip(operator.results, made, strict=True):
-                if index is not None:
-                    held[index] = value
+            held.update(apply(operator, held))
             for index in operator.operands:
                 if last[index] == at and index not in kept:
                     held.pop(index, None)
     return {(o.kind, o.name): None if o.tensor is None else held[o.tensor] for o in graph.outputs}
+
+
+def apply(operator: Operator, held: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """The results of one operator by tensor, from the values of its operands by tensor."""
+    args, kwargs = _with_values((operator.args, operator.kwargs), held)
+    # A view of the traced strides may not exist for inputs of other strides.
+    target = aten.reshape.default if operator.target is aten.view.default else operator.target
+    made = target(*args, **kwargs)
+    made = made if isinstance(made, (tuple, list)) else (made,)
+    return {index: value for index, value in zip(operator.results, made, strict=True) if index is not None}
 
 
 def _with_values(value: Any, held: Mapping[int, torch.Tensor]) -> Any:

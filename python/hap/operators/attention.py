@@ -25,26 +25,13 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from hap.operators.library import define, library
+from hap.operators.memory_order import in_order_of
+from hap.operators.precision import wide
 from hap.operators.random import WINDOW, keep_mask
 from hap.operators.stretch import Stretch, positions
 
 aten = torch.ops.aten
 _WHERE = f"{WINDOW}, int[] queries=[], int[] keys=[]"
-_HALF = (torch.bfloat16, torch.float16)
-
-
-def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in _HALF else dtype
-
-
-def _in_order_of(model: Tensor, x: Tensor) -> Tensor:
-    """``x`` (same rank), dense, with its dimensions in memory in the order of ``model``'s strides."""
-    if x.dim() != model.dim():
-        return x.contiguous()
-    strides = model.stride()
-    order = sorted(range(model.dim()), key=lambda dim: (-strides[dim], dim))
-    inverse = [order.index(dim) for dim in range(model.dim())]
-    return x.permute(order).contiguous().permute(inverse)
 
 
 def _repeated(x: Tensor, q: Tensor, gqa: bool) -> Tensor:
@@ -149,14 +136,14 @@ def _sdpa(
         )  # fmt: skip
         if flash_mask is not None:  # the kernel says zero where there is no visible key
             lse = lse.masked_fill((flash_mask == -math.inf).all(-1), -math.inf)
-        return _in_order_of(q, out), lse.contiguous()
-    scores = _scores(q, repeated_k, mask, causal, scale).to(_accumulation_dtype(q.dtype))
+        return in_order_of(q, out), lse.contiguous()
+    scores = _scores(q, repeated_k, mask, causal, scale).to(wide(q.dtype))
     lse = scores.logsumexp(-1)
     # Not from lse: masked by the lowest number, a row's lse says nothing of how many its keys are.
     weights = scores.softmax(-1).masked_fill((lse == -math.inf).unsqueeze(-1), 0.0)
     if p:
         weights = weights * keep_mask(weights.shape, rng, p, index, weights, sizes, starts, lengths)
-    return _in_order_of(q, weights.to(v.dtype) @ repeated_v), lse.contiguous()
+    return in_order_of(q, weights.to(v.dtype) @ repeated_v), lse.contiguous()
 
 
 def _sdpa_backward(
@@ -191,7 +178,7 @@ def _sdpa_backward(
             attn_mask=_flash_mask(q, mask), scale=scale,
         )  # fmt: skip
     else:
-        dtype = _accumulation_dtype(q.dtype)
+        dtype = wide(q.dtype)
         wide_q, wide_k, wide_v, grad, out = (x.to(dtype) for x in (q, repeated_k, repeated_v, grad, out))
         weights = _weights(_scores(wide_q, wide_k, mask, causal, scale), lse)
         grad_weights = grad @ wide_v.mT
@@ -209,7 +196,7 @@ def _sdpa_backward(
     if gqa:
         grad_k, grad_v = _summed(grad_k, k.shape[-3]), _summed(grad_v, v.shape[-3])
     grads = (g.sum_to_size(x.shape).to(x.dtype) for g, x in ((grad_q, q), (grad_k, k), (grad_v, v)))
-    return *(_in_order_of(x, g) for g, x in zip(grads, (q, k, v), strict=True)), grad_mask  # type: ignore[return-value]
+    return *(in_order_of(x, g) for g, x in zip(grads, (q, k, v), strict=True)), grad_mask  # type: ignore[return-value]
 
 
 def _sdpa_fake(
@@ -218,16 +205,16 @@ def _sdpa_fake(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     # Grouped heads broadcast to those of the queries.
     batches = [x.shape[:-3] + q.shape[-3:-2] if gqa else x.shape[:-2] for x in (q, k, v)]
-    out = _in_order_of(q, q.new_empty((*torch.broadcast_shapes(*batches), q.shape[-2], v.shape[-1])))
+    out = in_order_of(q, q.new_empty((*torch.broadcast_shapes(*batches), q.shape[-2], v.shape[-1])))
     scores = torch.broadcast_shapes(*batches[:2])
-    return out, q.new_empty((*scores, q.shape[-2]), dtype=_accumulation_dtype(q.dtype))
+    return out, q.new_empty((*scores, q.shape[-2]), dtype=wide(q.dtype))
 
 
 def _sdpa_backward_fake(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None, rng: Tensor | None,
     p: float, causal: bool, scale: float, gqa: bool, index: int, mask_grad: bool, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-    grad_q, grad_k, grad_v = (_in_order_of(x, x.new_empty(x.shape)) for x in (q, k, v))
+    grad_q, grad_k, grad_v = (in_order_of(x, x.new_empty(x.shape)) for x in (q, k, v))
     return grad_q, grad_k, grad_v, mask.new_empty(mask.shape) if mask_grad and mask is not None else None
 
 

@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from hap.operators.library import define, library
-from hap.operators.recurrence import before, product, steps, weight_gradient, wide
+from hap.operators.precision import wide
+from hap.operators.recurrence import before, product, steps, weight_gradient
 
 
 def _parts(gates: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_HALF = (torch.bfloat16, torch.float16)
-
 
 def steps(count: int, reverse: bool) -> range:
     """The steps in the order in which the recurrence takes them."""
@@ -35,8 +33,3 @@ def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 def weight_gradient(grad: Tensor, states: Tensor) -> Tensor:
     """The sum over steps and samples of the outer products of ``grad`` and ``states`` (both steps, batch, features)."""
     return grad.flatten(0, 1).mT @ states.flatten(0, 1)
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The element type that states and sums are kept in."""
-    return torch.float32 if dtype in _HALF else dtype

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from hap.operators.library import define, library
-from hap.operators.recurrence import before, steps, weight_gradient, wide
+from hap.operators.precision import wide
+from hap.operators.recurrence import before, steps, weight_gradient
 
 
 def _rnn(gates: Tensor, h: Tensor, w_hh: Tensor, relu: bool, reverse: bool) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,7 +17,7 @@ class Value:
     index: int
 
 
-class Collective:
+class Collective(ABC):
     """Stands for a function in :class:`LocalCall`: takes one tensor on every rank, and needs those of all ranks.
 
     Every rank calls it, also one without a share. The runtime carries it out by :mod:`hap.runtime.collectives`.
@@ -28,9 +29,9 @@ class Collective:
         """Not a function of one rank's tensor."""
         raise AssertionError(f"{self} needs the tensors of all ranks")
 
+    @abstractmethod
     def exchange(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What it means: each rank's result, from each rank's tensor."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hap.graph import Graph, Input, Operator, Ref, Tensor
+from hap.interpret import apply
 from hap.placement import Partial, Placements, Replicate, Shard
 from hap.rules import pieces
 from hap.rules.annotate import AxisGraph
@@ -140,20 +141,7 @@ def recombine(
 def whole_results(graph: Graph, operator: int, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The operator on one device: the results that exist."""
     node = graph.operators[operator]
-    pending = iter(operands)
-
-    def fill(value: Any) -> Any:
-        if isinstance(value, Ref):
-            return next(pending)
-        if isinstance(value, (list, tuple)):
-            return [fill(item) for item in value]
-        return value
-
-    target = torch.ops.aten.reshape.default if node.target is torch.ops.aten.view.default else node.target
-    args = [fill(value) for value in node.args]
-    made = target(*args, **{name: fill(value) for name, value in node.kwargs.items()})
-    made = made if isinstance(made, (list, tuple)) else (made,)
-    return [value for index, value in zip(node.results, made, strict=True) if index is not None]
+    return list(apply(node, dict(zip(node.operands, operands, strict=True))).values())
 
 
 def mismatch(

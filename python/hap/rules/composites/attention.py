@@ -17,6 +17,7 @@ import torch
 
 from hap.operators.merging import merged, summand
 from hap.rules.binding import Bound
+from hap.rules.call import broadcast
 from hap.rules.choices import Composite, Inner
 from hap.rules.composites.statistics import local_shape, value_of
 from hap.rules.families.attention import score_letters
@@ -114,7 +115,7 @@ def _over_keys(site: Site) -> LocalCode:
 
 def _lse_bytes(bound: Bound, axis: int) -> tuple[Inner, ...]:
     q, k = (bound.call.shape_of(name) for name in ("q", "k"))
-    outer = q[:-2] if bound.call["gqa"] else torch.broadcast_shapes(q[:-2], k[:-2])  # type: ignore[no-untyped-call]
+    outer = q[:-2] if bound.call["gqa"] else broadcast(q[:-2], k[:-2])
     size = max(bound.call.operands[0].dtype.itemsize, torch.float32.itemsize)
     return (Inner("all_gather", float(prod(outer) * q[-2] * size)),)
 

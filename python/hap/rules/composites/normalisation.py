@@ -13,9 +13,10 @@ from math import prod
 
 import torch
 
+from hap.operators.precision import wide
 from hap.rules.binding import Bound
 from hap.rules.choices import Composite, Inner
-from hap.rules.composites.statistics import all_reduces, cast, local_shape, total, wide, widened
+from hap.rules.composites.statistics import all_reduces, cast, local_shape, total, widened
 from hap.rules.local import AllReduce, LocalCode, Value, Writer
 from hap.rules.localise import Site
 

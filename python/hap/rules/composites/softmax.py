@@ -10,8 +10,9 @@ from functools import partial
 
 import torch
 
+from hap.operators.precision import wide
 from hap.rules.choices import Composite
-from hap.rules.composites.statistics import along, cast, largest, local_shape, total, wide, widened
+from hap.rules.composites.statistics import along, cast, largest, local_shape, total, widened
 from hap.rules.local import LocalCode, Value, Writer
 from hap.rules.localise import Site
 

@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 
+from hap.operators.precision import wide
 from hap.rules.binding import Bound
 from hap.rules.call import Call
 from hap.rules.choices import Inner
@@ -14,11 +15,6 @@ from hap.rules.local import AllReduce, Value, Writer
 from hap.rules.localise import Site
 
 aten = torch.ops.aten
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type that PyTorch's kernels sum in: half types are summed in single precision."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def cast(code: Writer, value: Value, source: torch.dtype, target: torch.dtype) -> Value:

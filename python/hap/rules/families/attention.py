@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from hap.rules.call import Call, Local, Lowered, Rule, Shape, Table
+from hap.rules.call import Call, Local, Lowered, Rule, Shape, Table, broadcast
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +50,10 @@ def _letters(call: Call) -> _Letters | None:
             return None
         own = [[letter] for letter in heads]
         batches = [shape[:-3] for shape in shapes]
-    whole = tuple(torch.broadcast_shapes(*batches))  # type: ignore[no-untyped-call]
+    whole = broadcast(*batches)
     outer = [f"b{i}" for i in range(len(whole))]
     q, k, v = (_aligned(batch, whole, outer) + heads for batch, heads in zip(batches, own, strict=True))
-    scored = tuple(torch.broadcast_shapes(*batches[:2]))  # type: ignore[no-untyped-call]
+    scored = broadcast(*batches[:2])
     scores = _aligned(scored, whole, outer) + own[0]
     return _Letters(
         q=[*q, "s", "e!"],
@@ -71,7 +69,7 @@ def _scores_shape(call: Call) -> Shape:
     q, k = call.shape_of("q"), call.shape_of("k")
     batch = (q[-3],) if call["gqa"] else ()
     skip = 2 + len(batch)
-    return (*torch.broadcast_shapes(q[:-skip], k[:-skip]), *batch, q[-2], k[-2])  # type: ignore[no-untyped-call]
+    return (*broadcast(q[:-skip], k[:-skip]), *batch, q[-2], k[-2])
 
 
 def _mask(call: Call, letters: _Letters) -> str:

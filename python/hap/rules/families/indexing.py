@@ -12,11 +12,7 @@ from math import prod
 import torch
 
 from hap.rules import ranges
-from hap.rules.call import Call, Local, Lowered, Rule, Shape, Table
-
-
-def _broadcast(shapes: Sequence[Shape]) -> Shape:
-    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+from hap.rules.call import Call, Local, Lowered, Rule, Shape, Table, broadcast
 
 
 def _joined(dims: Sequence[str]) -> str:
@@ -53,7 +49,7 @@ def _index_patterns(call: Call, block_indices: bool) -> tuple[list[str], list[st
     tensors = [t for t, name in zip(call.operands, call.names, strict=True) if name == "indices"]
     if _by_mask(call):
         return None
-    shape = _broadcast([t.shape for t in tensors])
+    shape = broadcast(*(t.shape for t in tensors))
     block = "!" if block_indices else ""
     looked_up = [f"i{n}{block}" for n in range(len(shape))]
     indices = []
@@ -106,7 +102,7 @@ def _index_put(call: Call) -> str | None:
         return None
     own, indices, found = patterns
     size = dict(zip(own, call.shape(), strict=True))
-    index_shape = _broadcast([t.shape for t, n in zip(call.operands, call.names, strict=True) if n == "indices"])
+    index_shape = broadcast(*(t.shape for t, n in zip(call.operands, call.names, strict=True) if n == "indices"))
     size.update({f"i{n}": s for n, s in enumerate(index_shape)})
     shape = call.shape_of("values")
     skip = len(found) - len(shape)

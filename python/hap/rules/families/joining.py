@@ -40,21 +40,29 @@ def _sum(part: int, **lengths: int) -> tuple[str, dict[str, int]]:
     return (f"(({text}) in)" if len(sizes) > 1 else f"({text} in)"), {**sizes, "in": part}
 
 
-def _slice(call: Call, inner: Inner) -> Written:
-    dim, size, start, length = _bounds(call)
-    operand = _dims(len(call.shape()))
+def _stretch(call: Call, inner: Inner, small: tuple[str, int], length: int) -> tuple[str, str, dict[str, int]]:
+    """Dims of the first operand and of the stretch of this length in it, and the sizes of their letters.
+
+    ``small``: the tensor that is the stretch.
+    """
+    dim, size, start, _ = _bounds(call)
+    whole = _dims(len(call.shape()))
     if length == size and call["step"] == 1:
-        return f"~{_text(operand)} -> {_text(operand)}", {}
-    result = list(operand)
+        return _text(whole), _text(whole), {}
+    stretch = list(whole)
     if call["step"] != 1 or not length:
-        operand[dim], result[dim] = "k!", "o!"
-        return f"~{_text(operand)} -> {_text(result)}", {}
-    part = max(
-        g for g in inner(("result", 0), ("operand", 0), dim) if start % g == 0 and length % g == 0 and size % g == 0
-    )
-    operand[dim], sizes = _sum(part, a=start, o=length, b=size - start - length)
-    result[dim] = "(o in)"
-    return f"~{_text(operand)} -> {_text(result)}", sizes
+        whole[dim], stretch[dim] = "k!", "o!"
+        return _text(whole), _text(stretch), {}
+    allowed = inner(small, ("operand", 0), dim)
+    part = max(g for g in allowed if start % g == 0 and length % g == 0 and size % g == 0)
+    whole[dim], sizes = _sum(part, a=start, o=length, b=size - start - length)
+    stretch[dim] = "(o in)"
+    return _text(whole), _text(stretch), sizes
+
+
+def _slice(call: Call, inner: Inner) -> Written:
+    operand, result, sizes = _stretch(call, inner, ("result", 0), _bounds(call)[3])
+    return f"~{operand} -> {result}", sizes
 
 
 def _slice_local(call: Call, local: Local) -> Lowered:
@@ -191,21 +199,8 @@ def _pad_local(call: Call, local: Local) -> Lowered:
 
 def _scattered(call: Call, inner: Inner) -> Written:
     """``slice_scatter``: the second tensor replaces a stretch of the first."""
-    dim, size, start, _ = _bounds(call)
-    length = call.shape(1)[dim]
-    operand = _dims(len(call.shape()))
-    if length == size and call["step"] == 1:
-        return f"+{_text(operand)}, +{_text(operand)} -> {_text(operand)}", {}
-    source = list(operand)
-    if call["step"] != 1 or not length:
-        operand[dim], source[dim] = "k!", "o!"
-        return f"+{_text(operand)}, +{_text(source)} -> {_text(operand)}", {}
-    part = max(
-        g for g in inner(("operand", 1), ("operand", 0), dim) if start % g == 0 and length % g == 0 and size % g == 0
-    )
-    operand[dim], sizes = _sum(part, a=start, o=length, b=size - start - length)
-    source[dim] = "(o in)"
-    return f"+{_text(operand)}, +{_text(source)} -> {_text(operand)}", sizes
+    operand, source, sizes = _stretch(call, inner, ("operand", 1), call.shape(1)[call.dim()])
+    return f"+{operand}, +{source} -> {operand}", sizes
 
 
 def _scattered_local(call: Call, local: Local) -> Lowered:

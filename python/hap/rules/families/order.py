@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from hap.rules.call import Call, Rule, Table
-from hap.rules.families.reduction import along, along_dim, reduction
-
-
-def _whole(call: Call) -> str:
-    """What is reduced stays whole."""
-    return reduction(call, "", block=True)
+from hap.rules.families.reduction import along, along_dim, reduction, whole
 
 
 def _summed(call: Call) -> str:
@@ -20,13 +15,13 @@ RULES: Table = {
     "aten.nansum.default": Rule(_summed),
     "aten.count_nonzero.default": Rule(_summed),
     "aten.count_nonzero.dim_IntList": Rule(_summed),
-    "aten.aminmax.default": Rule(_whole),
-    "aten.median.default": Rule(_whole),
-    "aten.median.dim": Rule(_whole),
-    "aten.nanmedian.default": Rule(_whole),
-    "aten.nanmedian.dim": Rule(_whole),
-    "aten.mode.default": Rule(_whole),
-    "aten.kthvalue.default": Rule(_whole),
+    "aten.aminmax.default": Rule(whole),
+    "aten.median.default": Rule(whole),
+    "aten.median.dim": Rule(whole),
+    "aten.nanmedian.default": Rule(whole),
+    "aten.nanmedian.dim": Rule(whole),
+    "aten.mode.default": Rule(whole),
+    "aten.kthvalue.default": Rule(whole),
     "aten.cummax.default": Rule(along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
     "aten.cummin.default": Rule(along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
     "aten.logcumsumexp.default": Rule(along("*a d! *b -> *a d! *b composite d=logcumsumexp"), runs=along_dim),

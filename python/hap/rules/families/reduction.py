@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from hap.rules.call import Call, Rule, Table
 
@@ -38,8 +39,9 @@ def _mean(call: Call) -> str:
     return reduction(call, "~", block=True)
 
 
-def _other(composite: str) -> Callable[[Call], str]:
-    return lambda call: reduction(call, "", block=True, composite=composite)
+def whole(call: Call, composite: str = "") -> str:
+    """What is reduced stays whole, unless a composite crosses it."""
+    return reduction(call, "", block=True, composite=composite)
 
 
 def along_dim(call: Call) -> dict[str, int]:
@@ -76,7 +78,11 @@ RULES: Table = {
     "aten.sum.dim_IntList": Rule(_sum),
     "aten.mean.default": Rule(_mean),
     "aten.mean.dim": Rule(_mean),
-    **{f"aten.{name}": Rule(_other(composite)) for composite, names in _NOT_LINEAR.items() for name in names.split()},
+    **{
+        f"aten.{name}": Rule(partial(whole, composite=composite))
+        for composite, names in _NOT_LINEAR.items()
+        for name in names.split()
+    },
     "aten.cumsum.default": Rule(along("~*a d! *b -> *a d! *b composite d=cumsum"), runs=along_dim),
     "aten.cumprod.default": Rule(along("*a d! *b -> *a d! *b composite d=cumprod"), runs=along_dim),
     "aten.sort.default": Rule(along("*a d! *b -> *a d! *b, *a d! *b"), runs=along_dim),
