@@ -13,6 +13,7 @@ import torch
 
 from hap.graph import Graph, Input, Operator, Ref, Tensor
 from hap.interpret import apply
+from hap.operators.memory_order import in_order_of
 from hap.placement import Partial, Placements, Replicate, Shard
 from hap.rules import pieces
 from hap.rules.annotate import AxisGraph
@@ -94,7 +95,24 @@ def place(
     rng: random.Random,
     least: float = 0.0,
 ) -> list[torch.Tensor]:
-    """What each rank holds. Partial: random summands, where the values are finite, as large as they or ``least``."""
+    """What each rank holds, in the value's order in memory.
+
+    Partial: random summands, where the values are finite, as large as they or ``least``.
+    """
+    parts = _parts(axes, tensor, value, placements, splits, devices, rng, least)
+    return [in_order_of(value, part) for part in parts]
+
+
+def _parts(
+    axes: AxisGraph,
+    tensor: int,
+    value: torch.Tensor,
+    placements: Placements,
+    splits: dict[str, list[int]],
+    devices: int,
+    rng: random.Random,
+    least: float,
+) -> list[torch.Tensor]:
     placement = placements[0]
     if isinstance(placement, Replicate):
         return [value.clone() for _ in range(devices)]
