@@ -9,6 +9,10 @@ class TraceError(HapError):
     """The module cannot be captured; the message holds the user's source line."""
 
 
+class CheckError(HapError):
+    """A module cannot be checked: it does not run in float64."""
+
+
 class ClusterError(HapError):
     """A cluster, device, link or cluster file is not valid."""
 

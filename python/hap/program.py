@@ -62,6 +62,20 @@ class OutputInstruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 Instruction: TypeAlias = InputInstruction | Compute | Convert | OutputInstruction
 
 
+class Replicated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An operator that every device computes whole, because no rule covers it.
+
+    Attributes:
+        operator: its name in the graph.
+        target: the overload that it calls, such as ``aten.histc.default``.
+        source: the user's source line; empty where there is none.
+    """
+
+    operator: str
+    target: str
+    source: str
+
+
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An ordered list of instructions. An operator may be applied more than once, in different placements."""
 

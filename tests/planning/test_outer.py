@@ -67,6 +67,29 @@ def test_random_models_on_random_clusters(seed, flops, bandwidth, overlap):
     check(plan_axes(random_axes(seed), cluster(*flops, link=Link(bandwidth=bandwidth, latency=1e-6), overlap=overlap)))
 
 
+def test_planning_writes_nothing_where_no_terminal_is(capfd):
+    plan_axes(axes_of("mlp"), cluster(3e9, 1e9))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_operators_without_a_rule_are_named():
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.layer(x).square().mean() * torch.histc(x, 2).sum()
+
+    plan = hap.plan(Counts(), devices=cluster(3e9, 1e9), example_inputs=(torch.ones(6, 4),))
+    (entry,) = plan.replicated
+    assert (entry.operator, entry.target) == ("histc", "aten.histc.default")
+    assert entry.source.startswith("test_outer.py:")
+    assert entry.source.endswith("return self.layer(x).square().mean() * torch.histc(x, 2).sum()")
+    assert f"# no rule, whole on every device: aten.histc (histc) at {entry.source}\n" in str(plan)
+    assert hap.Plan.from_json(plan.to_json()).replicated == plan.replicated
+
+
 def test_the_same_input_gives_the_same_bytes():
     machines = cluster(3e9, 1e9, 1e9)
     axes = axes_of("gpt2", layers=1)

@@ -10,7 +10,7 @@ from hap.cluster import Cluster, Device, Link
 from hap.errors import HapError, PlanError
 from hap.planning import Plan, program_text
 from hap.planning.plan import Fingerprints, Replica, Stage
-from hap.program import Compute, Convert, InputInstruction, OutputInstruction, Program
+from hap.program import Compute, Convert, InputInstruction, OutputInstruction, Program, Replicated
 
 PROGRAM = Program(
     (
@@ -86,6 +86,22 @@ def test_a_plan_prints_a_header_and_the_program():
     ]
 
 
+def test_operators_without_a_rule_print_by_target_and_line():
+    replicated = (
+        Replicated("split", "aten.split.Tensor", "model.py:3: x.split(2)"),
+        Replicated("a", "my.op.default", ""),
+        Replicated("split_1", "aten.split.Tensor", "model.py:3: x.split(2)"),
+    )
+    plan = msgspec.structs.replace(make(), replicated=replicated)
+    assert str(plan).splitlines()[6:8] == [
+        "# no rule, whole on every device: aten.split.Tensor (split, split_1) at model.py:3: x.split(2)",
+        "# no rule, whole on every device: my.op (a)",
+    ]
+    assert Plan.from_json(plan.to_json()).replicated == replicated
+    # Files from before the field was there say nothing of it.
+    assert "replicated" not in json.loads(make().to_json())
+
+
 def test_a_plan_survives_its_file(tmp_path):
     plan = make()
     plan.save(tmp_path / "plan.json")
@@ -115,6 +131,19 @@ BROKEN = [
     (lambda c: c["obstacles"].pop("tensor_even"), r"obstacles: .*\(zero3_even, tensor_even\), got zero3_even"),
     (lambda c: c["obstacles"].update(ddp_even="memory"), r"obstacles: expected one for each baseline without a time"),
     (lambda c: c["obstacles"].update(zero3_even="slow"), r"Invalid enum value 'slow'"),
+    (lambda c: c.update(replicated=["split"]), r"Expected `object`, got `str` - at `\$.replicated"),
+    (
+        lambda c: c.update(replicated=[{"operator": "split", "target": "aten.split.Tensor"}]),
+        r"missing required field `source` - at `\$.replicated",
+    ),
+    (
+        lambda c: c.update(replicated=[{"operator": "mm", "target": "aten.mm.default", "source": ""}]),
+        r"replicated\[0\]: expected aten.mm.default whole .* as mm, but .* aten.mm.default along batch",
+    ),
+    (
+        lambda c: c.update(replicated=[{"operator": "split", "target": "aten.mm.default", "source": ""}]),
+        r"replicated\[0\]: expected aten.mm.default whole .* as split, but .* aten.split.Tensor whole",
+    ),
     (lambda c: c.update(predicted_memory=[1, 2]), r"predicted_memory: expected one entry per device \(3\), got 2"),
     (lambda c: c["axes"].update(batch=0), r"axes.batch: expected a size of at least 1"),
     (lambda c: c.update(replicas=[]), r"replicas: expected at least one"),

@@ -11,9 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import hap
-from hap.errors import HapError
+from hap.errors import CheckError, HapError, TraceError
 from hap.runtime import collectives
 from tests import models
 from tests.runtime import jobs
@@ -170,3 +171,109 @@ def test_devices_too_small_for_the_module() -> None:
     with pytest.raises(HapError, match="no plan fits memory"):
         hap.plan(module, devices=cluster, example_inputs=args)
     assert hap.check(module, devices=cluster, example_inputs=args, programs="optimal").error < 1e-10
+
+
+class Complex(nn.Module):
+    """Its parameter and buffer are complex."""
+
+    phase: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(6, 4, dtype=torch.complex64))
+        self.register_buffer("phase", torch.randn(4, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x.to(self.w.dtype) + z) @ self.w * self.phase
+        return y, y.abs().square().mean(1)
+
+
+def test_complex_numbers_are_checked_in_complex128() -> None:
+    inputs = (torch.randn(5, 6), torch.randn(5, 6, dtype=torch.complex64))
+    result = hap.check(Complex(), devices=jobs.cluster(3), example_inputs=inputs, count=4, splits="random")
+    assert result.error < 1e-12
+    assert {"w", "0", "1"} <= set(result.errors)
+
+
+@torch.library.custom_op("hap_test::single_only", mutates_args=())
+def single_only(x: torch.Tensor) -> torch.Tensor:
+    if x.dtype != torch.float32:
+        raise RuntimeError("expected Float32, got Double")
+    return x.clone()
+
+
+single_only.register_fake(torch.empty_like)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_module_that_does_not_run_in_float64(dropout: float) -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = nn.functional.dropout(self.layer(x), dropout)
+            return hidden.square().mean() * single_only(x).mean()
+
+    with pytest.raises(CheckError, match=r"does not run in float64: RuntimeError: expected Float32.*choose"):
+        hap.check(Single(), devices=jobs.cluster(2), example_inputs=(torch.ones(6, 4),))
+
+
+class Holes(nn.Module):
+    """Some of its outputs and gradients are NaN or infinite, on one device too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.layer(x)
+        row = torch.arange(len(x))[:, None]
+        holes = torch.where(row == 1, torch.nan, torch.where(row == 2, -torch.inf, y))
+        return y.square().mean(), holes * self.scale.detach()
+
+
+def test_nan_and_infinities_of_one_device_are_no_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def error() -> float:
+        arguments: Any = {"devices": jobs.cluster(3), "example_inputs": (torch.randn(6, 4),), "count": 4}
+        return hap.check(Holes(), **arguments, splits="random").error
+
+    assert error() < 1e-12
+
+    right = collectives.STEPS[collectives.all_reduce]
+
+    def wrong(tensor: torch.Tensor, *, rank: int) -> collectives.Steps:
+        total = yield from right(tensor, rank=rank)
+        return total * torch.nan
+
+    monkeypatch.setitem(collectives.STEPS, collectives.all_reduce, wrong)
+    assert error() == float("inf")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_refused_as_by_the_trace(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([torch.randn(2, 6), torch.randn(3, 6)], layout=layout)
+    with pytest.raises(TraceError) as traced:
+        hap.trace(nn.Linear(6, 5), (nested,))
+    with pytest.raises(TraceError) as checked:
+        hap.check(nn.Linear(6, 5), devices=jobs.cluster(2), example_inputs=(nested,))
+    assert str(checked.value) == str(traced.value)
+    assert '"args.0" is a nested tensor: hap trains dense tensors' in str(traced.value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kwargs", "message"),
+    [
+        (torch.ones(6, 4), None, "example_inputs: expected a tuple of arguments, got Tensor"),
+        ((), (torch.ones(6, 4),), "example_kwargs: expected a mapping from names of arguments, got tuple"),
+        ((), {0: torch.ones(6, 4)}, "example_kwargs: expected names of arguments as keys, got 0"),
+    ],
+)
+def test_example_inputs_that_are_no_arguments(inputs: Any, kwargs: Any, message: str) -> None:
+    given: Any = {"example_inputs": inputs, "example_kwargs": kwargs}
+    for function in (hap.check, hap.plan, hap.parallelize):
+        with pytest.raises(TraceError, match=message):
+            function(nn.Linear(4, 3), devices=jobs.cluster(1), **given)

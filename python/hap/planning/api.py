@@ -66,7 +66,7 @@ def plan(
         problem = make_problem(
             axes, cluster, forbidden_axes=forbidden_axes, optimiser_tensors=optimiser_tensors, limits=limits
         )
-        return make_plan(problem, search(problem, progress), axes.fingerprint)
+        return make_plan(problem, search(problem, progress), axes)
 
 
 def plan_axes(
@@ -103,11 +103,11 @@ def plan_axes(
         limits=limits,
     )
     with Progress() as progress:
-        return make_plan(problem, search(problem, progress), axes.fingerprint)
+        return make_plan(problem, search(problem, progress), axes)
 
 
-def make_plan(problem: Problem, found: Found, fingerprint: str) -> Plan:
-    """What the search found, as a plan. ``fingerprint`` is the graph's."""
+def make_plan(problem: Problem, found: Found, axes: AxisGraph) -> Plan:
+    """What the search found for this graph, as a plan."""
     engine, best = problem.engine, found.best
     cluster = engine.cluster.to_json()
     seconds = best.simulation.seconds
@@ -121,7 +121,7 @@ def make_plan(problem: Problem, found: Found, fingerprint: str) -> Plan:
         format=FORMAT,
         description=msgspec.json.decode(cluster, type=dict[str, Any]),
         fingerprints=Fingerprints(
-            graph=fingerprint,
+            graph=axes.fingerprint,
             cluster=hashlib.sha256(cluster.encode()).hexdigest(),
             hap=_version(),
             torch=str(torch.__version__),
@@ -139,6 +139,7 @@ def make_plan(problem: Problem, found: Found, fingerprint: str) -> Plan:
         rounding_loss=best.rounding_loss,
         baselines={baseline.name: baseline.seconds for baseline in found.baselines},
         obstacles={baseline.name: baseline.obstacle for baseline in found.baselines if baseline.obstacle is not None},
+        replicated=axes.without_rule,
         synthesis_time=engine.last_synthesis_time,
     )
 

@@ -12,7 +12,7 @@ from hap.balance import MemoryParts
 from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
 from hap.placement import parse
-from hap.program import Compute, Convert, Program, Splits
+from hap.program import Compute, Convert, Program, Replicated, Splits
 
 FORMAT: Final = "hap-plan-1"
 
@@ -75,6 +75,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         baselines: seconds per step of well-known strategies; ``None`` where one does not fit or cannot be expressed.
         obstacles: why, by name of each of these: ``memory`` where the strategy does not fit the devices' memory,
             ``impossible`` where this model cannot be trained so under the constraints.
+        replicated: operators that every device computes whole, because no rule covers them.
         synthesis_time: seconds of the last synthesis; not stored in files, ``None`` after loading.
     """
 
@@ -93,6 +94,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     rounding_loss: float
     baselines: dict[str, float | None]
     obstacles: dict[str, Obstacle] = {}
+    replicated: tuple[Replicated, ...] = ()
     synthesis_time: float | None = None
 
     @property
@@ -197,6 +199,23 @@ def _check(plan: Plan) -> None:
             raise PlanError(f"{path}.stages: expected at least one, got none")
         for position, stage in enumerate(replica.stages):
             _check_stage(stage, plan.axes, count, f"{path}.stages[{position}]")
+            _check_replicated(plan.replicated, stage.program)
+
+
+def _check_replicated(replicated: tuple[Replicated, ...], program: Program) -> None:
+    """That the program computes these operators whole, as the field says."""
+    applied: dict[str, list[Compute]] = {}
+    for instruction in program.instructions:
+        if isinstance(instruction, Compute):
+            applied.setdefault(instruction.operator, []).append(instruction)
+    for number, entry in enumerate(replicated):
+        for instruction in applied.get(entry.operator, ()):
+            if instruction.target != entry.target or instruction.axis is not None:
+                along = "whole" if instruction.axis is None else f"along {instruction.axis}"
+                raise PlanError(
+                    f"replicated[{number}]: expected {entry.target} whole on every device as {entry.operator}, "
+                    f"but the program computes {instruction.target} {along}"
+                )
 
 
 def _check_stage(stage: Stage, axes: dict[str, int], count: int, path: str) -> None:

@@ -45,7 +45,9 @@ class Progress:
         if self._timer.is_alive():
             # The timer may be just about to start the bar.
             self._timer.join()
-        self._bar.stop()
+        # Else rich would end the line of a bar that never was.
+        if self._bar.live.is_started:
+            self._bar.stop()
 
     def update(self, phase: str) -> None:
         """Planning has come to this phase."""

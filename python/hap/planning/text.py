@@ -94,6 +94,12 @@ def _header(plan: Plan) -> Iterator[str]:
         groups.setdefault(tuple(plan.splits[axis]), []).append(axis)
     for units, axes in groups.items():
         yield f"# split {' '.join(str(count) for count in units)}: {', '.join(axes)}"
+    places: dict[tuple[str, str], list[str]] = {}
+    for entry in plan.replicated:
+        places.setdefault((entry.target, entry.source), []).append(entry.operator)
+    for (target, source), names in places.items():
+        where = f" at {source}" if source else ""
+        yield f"# no rule, whole on every device: {target.removesuffix('.default')} ({', '.join(names)}){where}"
 
 
 def _axes(program: Program) -> list[str]:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from hap.graph import Graph, Operator
 from hap.placement import REPLICATE, Placements, Shard
+from hap.program import Replicated
 from hap.rules import costs, serialise
 from hap.rules.axes import Factor, entries, inner_products, leaves, unify
 from hap.rules.binding import Bound, Dims, bind
@@ -61,6 +62,12 @@ class AxisGraph:
     @cached_property
     def _json(self) -> bytes:
         return serialise.to_json(self)
+
+    @property
+    def without_rule(self) -> tuple[Replicated, ...]:
+        """The operators of :attr:`replicated` by name, target and source line."""
+        operators = (self.graph.operators[index] for index in self.replicated)
+        return tuple(Replicated(each.name, str(each.target), each.source) for each in operators)
 
     @cached_property
     def fingerprint(self) -> str:

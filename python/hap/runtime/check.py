@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from hap.cluster import Cluster
-from hap.errors import HapError
+from hap.errors import CheckError, HapError
 from hap.graph import Graph, OutputKind
-from hap.program import Compute, Program, Splits
+from hap.program import Compute, Program, Replicated, Splits
 from hap.runtime.emulate import Emulated, emulate
 from hap.runtime.twin import detached
-from hap.trace.inputs import flatten_inputs, map_inputs
+from hap.trace.inputs import check_examples, flatten_inputs, map_inputs
 
 if TYPE_CHECKING:
     from hap.cluster import Device
@@ -40,16 +40,17 @@ class CheckResult:
         error: the largest of :attr:`errors`.
         errors: by name of the loss, output, buffer, or of the parameter or input that a gradient belongs to, over all
             programs: the norm of the difference over the tensor's own norm, or over a thousandth of the norm of all
-            gradients together where that is larger (some gradients are zero in exact arithmetic).
+            gradients together where that is larger (some gradients are zero in exact arithmetic). NaN and infinities
+            count as no difference where one device has the same in the same places, and as infinite elsewhere.
         sharded_flops: share of the FLOPs in instructions that the devices share, on average over the programs.
-        replicated: operators without a rule, which every device computes whole.
+        replicated: operators that every device computes whole, because no rule covers them.
         programs: number of programs that were run.
     """
 
     error: float
     errors: dict[str, float]
     sharded_flops: float
-    replicated: tuple[str, ...]
+    replicated: tuple[Replicated, ...]
     programs: int
 
 
@@ -67,9 +68,9 @@ def check(
 ) -> CheckResult:
     """Run distributed programs of a module in this process and compare them with the module on one device.
 
-    All devices run in lock-step in this process, on float64 copies of the module and the inputs; the module itself is
-    left as it is. The reference is the module run eagerly. With dropout on it is the traced graph run on one device
-    instead (:mod:`hap.interpret`), because eager PyTorch draws other random numbers.
+    All devices run in lock-step in this process, on copies of the module and the inputs in float64 (complex numbers in
+    complex128); the module itself is left as it is. The reference is the module run eagerly. With dropout on it is the
+    traced graph run on one device instead (:mod:`hap.interpret`), because eager PyTorch draws other random numbers.
 
     Args:
         module: the module, with its parameters in memory.
@@ -87,6 +88,7 @@ def check(
     Raises:
         HapError: an argument does not fit; an axis does not exist or is split into other than its size.
         TraceError: the module cannot be captured.
+        CheckError: the module does not run in float64.
     """
     from hap import interpret
     from hap.rules import annotate
@@ -97,6 +99,7 @@ def check(
     # The programs run on float64 copies in this process's memory: what the devices hold must not rule any out.
     cluster = _with_ample_memory(Cluster.of(devices))
     _check_arguments(programs, count, splits, forbidden_axes, len(cluster.devices))
+    check_examples(example_inputs, example_kwargs)
     precise, args, kwargs = _double(module, tuple(example_inputs), dict(example_kwargs or {}))
     graph = trace(precise, args, kwargs)
     axes = annotate(graph)
@@ -106,10 +109,17 @@ def check(
         tensor: value.clone()
         for tensor, value in interpret.bind(graph, precise, args, kwargs, tangents=tangents).items()
     }
-    if any(entry.kind == "rng" for entry in graph.inputs):
-        reference = interpret.run(graph, values)
-    else:
-        reference = _eager(graph, precise, args, kwargs, tangents)
+    try:
+        if any(entry.kind == "rng" for entry in graph.inputs):
+            reference = interpret.run(graph, values)
+        else:
+            reference = _eager(graph, precise, args, kwargs, tangents)
+    except Exception as error:
+        raise CheckError(
+            f"the module does not run in float64: {type(error).__name__}: {error}; hap.check computes in float64, to "
+            "tell errors from rounding: for the check, choose an implementation that takes any element type (Hugging "
+            'Face\'s mixtures of experts: config._experts_implementation = "eager")'
+        ) from error
 
     ranks = len(cluster.devices)
     floor = 1e-3 * _norm([value for (kind, _), value in reference.items() if kind == "gradient"])
@@ -124,7 +134,7 @@ def check(
         max(errors.values(), default=0.0),
         errors,
         sum(shares) / len(shares),
-        tuple(graph.operators[index].name for index in axes.replicated),
+        axes.without_rule,
         len(shares),
     )
 
@@ -140,18 +150,29 @@ def sharded_flops(axes: AxisGraph, program: Program) -> float:
 def _double(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Copies in float64."""
+    """Copies in float64 and complex128."""
+    from hap.trace.fakes import check_plain
+
+    # Before anything is copied, which says less clearly what is wrong.
+    flat, names, _ = flatten_inputs(args, kwargs)
+    for name, value in zip(names, flat, strict=True):
+        if isinstance(value, torch.Tensor):
+            check_plain(value, name)
 
     def precise(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        copied = value.detach().clone()
-        copied = copied.double() if copied.is_floating_point() else copied
-        return copied.requires_grad_(value.requires_grad)
+        return _precise(value.detach().clone()).requires_grad_(value.requires_grad)
 
-    copied = copy.deepcopy(module, detached(module)).double()
+    # Not `.double()`, which leaves complex numbers alone.
+    copied = copy.deepcopy(module, detached(module))._apply(_precise)  # type: ignore[no-untyped-call]
     copied.zero_grad()
     return copied, *map_inputs(precise, args, kwargs)
+
+
+def _precise(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in float64 or complex128; integers and truth values as they are."""
+    return tensor.to(_wide(tensor)) if tensor.is_floating_point() or tensor.is_complex() else tensor
 
 
 def _with_ample_memory(cluster: Cluster) -> Cluster:
@@ -200,7 +221,8 @@ def _tangents(graph: Graph, seed: int) -> dict[str, torch.Tensor]:
     for entry in graph.inputs:
         if entry.kind == "tangent":
             tensor = graph.tensors[entry.tensor]
-            value = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+            dtype = torch.complex128 if tensor.dtype.is_complex else torch.float64
+            value = torch.randn(tensor.shape, generator=generator, dtype=dtype)
             tangents[entry.name] = (torch.ones_like(value) if not tensor.shape else value).to(tensor.dtype)
     return tangents
 
@@ -314,11 +336,14 @@ def _error(output: Emulated, expected: torch.Tensor | None, floor: float) -> flo
         if expected is None:
             # The module gives no gradient where the graph gives zeros.
             expected = torch.zeros_like(copied)
-        difference = _norm([copied.detach().to(_wide(copied)) - expected.detach().to(_wide(expected))])
-        scale = max(_norm([expected]), floor)
-        error = difference / scale if scale else (0.0 if difference == 0.0 else float("inf"))
-        # NaN compares as unequal to everything, itself included.
-        worst = max(worst, error if error == error else float("inf"))
+        given, wanted = copied.detach().to(_wide(copied)), expected.detach().to(_wide(expected))
+        # NaN is equal to nothing, and infinities have no difference: they are compared here, by place.
+        same = (given == wanted) | (given.isnan() & wanted.isnan())
+        difference = (given - wanted).masked_fill(same, 0.0)
+        if not difference.isfinite().all():
+            return float("inf")
+        distance, scale = _norm([difference]), max(_norm([expected]), floor)
+        worst = max(worst, distance / scale if scale else (0.0 if distance == 0.0 else float("inf")))
     return worst
 
 
@@ -327,6 +352,7 @@ def _wide(tensor: torch.Tensor) -> torch.dtype:
 
 
 def _norm(tensors: Sequence[torch.Tensor | None]) -> float:
-    """Norm of several tensors together."""
-    squares = [float(t.detach().to(_wide(t)).abs().square().sum()) for t in tensors if t is not None]
+    """Norm of the finite numbers of several tensors together."""
+    wide = [tensor.detach().to(_wide(tensor)).abs() for tensor in tensors if tensor is not None]
+    squares = [float(values[values.isfinite()].square().sum()) for values in wide]
     return float(sum(squares) ** 0.5)

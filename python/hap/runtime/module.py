@@ -23,7 +23,7 @@ from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
 from hap.runtime.shards import named_state
 from hap.runtime.signature import Call
 from hap.runtime.step import StepFunction
-from hap.trace.inputs import map_inputs
+from hap.trace.inputs import check_examples, map_inputs
 
 if TYPE_CHECKING:
     from hap.cluster import Device
@@ -163,6 +163,7 @@ def parallelize(
         raise HapError(f"expected a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, ParallelModule):
         raise HapError("the module is parallel already: call hap.parallelize once")
+    check_examples(() if example_inputs is None else example_inputs, example_kwargs)
     if plan is not None and forbidden_axes:
         raise HapError("forbidden_axes= has no effect on a plan made before: give it to hap.plan")
     cluster = Cluster.of(devices)

@@ -40,13 +40,13 @@ class Twins:
 
     def input(self, tensor: Tensor, name: str) -> Tensor:
         """A fresh twin of an example input: one tensor passed twice makes two inputs."""
-        _check_plain(tensor, name)
+        check_plain(tensor, name)
         return self._fake(tensor)
 
     def of(self, tensor: Tensor, name: str) -> Tensor:
         """The twin of a parameter or buffer; the same one each time, so that tied parameters stay tied."""
         if id(tensor) not in self._twins:
-            _check_plain(tensor, name)
+            check_plain(tensor, name)
             self._twins[id(tensor)] = self._fake(tensor)
             self._originals.append(tensor)
         return self._twins[id(tensor)]
@@ -62,9 +62,16 @@ class Twins:
         return value
 
 
-def _check_plain(tensor: Tensor, name: str) -> None:
+def check_plain(tensor: Tensor, name: str) -> None:
+    """Refuses tensors without one dense array of values.
+
+    Raises:
+        TraceError: the tensor has no shape yet, or is nested, sparse, quantised or of a class of its own.
+    """
     if nn.parameter.is_lazy(tensor):
         raise TraceError(f'"{name}" has no shape yet: run the module once on example inputs before handing it to hap')
+    if tensor.is_nested:
+        raise TraceError(f'"{name}" is a nested tensor: hap trains dense tensors; pad it and pass a mask')
     if tensor.layout != torch.strided:
         raise TraceError(f'"{name}" has layout {tensor.layout}: hap trains dense tensors; use `.to_dense()`')
     if tensor.is_quantized or type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:

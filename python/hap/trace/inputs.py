@@ -44,6 +44,23 @@ def flatten_inputs(
     return flat, unique(names), structure
 
 
+def check_examples(args: Any, kwargs: Any) -> None:
+    """Refuses example inputs that are no arguments of a call, such as a bare tensor, which has rows.
+
+    Raises:
+        TraceError: ``args`` is no tuple or list, or ``kwargs`` no mapping from names.
+    """
+    if not isinstance(args, (tuple, list)):
+        raise TraceError(f"example_inputs: expected a tuple of arguments, got {type(args).__name__}")
+    if kwargs is None:
+        return
+    if not isinstance(kwargs, Mapping):
+        raise TraceError(f"example_kwargs: expected a mapping from names of arguments, got {type(kwargs).__name__}")
+    for name in kwargs:
+        if not isinstance(name, str):
+            raise TraceError(f"example_kwargs: expected names of arguments as keys, got {name!r}")
+
+
 def map_inputs(
     function: Callable[[Any], Any],
     args: Sequence[Any],

@@ -16,7 +16,7 @@ from hap.trace.capture import capture
 from hap.trace.cleanup import clean
 from hap.trace.compat import compatible
 from hap.trace.fakes import tracing_device, twinned
-from hap.trace.inputs import flatten_inputs
+from hap.trace.inputs import check_examples, flatten_inputs
 from hap.trace.refusals import check_call, check_module, translated
 from hap.trace.root import TENSOR, Root
 
@@ -27,8 +27,7 @@ def trace_module(module: nn.Module, example_inputs: Sequence[Any], example_kwarg
     """See :func:`hap.trace`."""
     if not isinstance(module, nn.Module):
         raise TraceError(f"expected a torch.nn.Module, got {type(module).__name__}")
-    if not isinstance(example_inputs, (tuple, list)):
-        raise TraceError(f"example_inputs: expected a tuple of arguments, got {type(example_inputs).__name__}")
+    check_examples(example_inputs, example_kwargs)
     check_module(module)
     check_call(module, example_inputs, example_kwargs)
     flat, names, structure = flatten_inputs(example_inputs, example_kwargs)
