@@ -145,6 +145,14 @@ def inspects_its_mask(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(x if mask.all() else x * mask).sum()
 
 
+def converts_to_bool(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).sum() if bool((self.fc(x) > 0).all()) else self.fc(x).mean()
+
+
+def selects_in_its_loss(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.mse_loss(self.fc(x)[x[:, 0] > 0], x[x[:, 0] > 0])
+
+
 def makes_a_namespace(self: Any, x: torch.Tensor) -> Any:
     return types.SimpleNamespace(loss=self.fc(x).sum())
 
@@ -181,6 +189,8 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
             inspects_its_mask,
             r"test_refusals\.py:\d+: .*mask\.all\(\).*: the forward branches on the values .*no tensor",
         ),
+        (converts_to_bool, r"test_refusals\.py:\d+: .*bool\(.*: a number depends on the values .*torch\.where"),
+        (selects_in_its_loss, r"test_refusals\.py:\d+: .*mse_loss.*: a shape depends on the values .*a mask"),
         (keeps_its_first_input, r'test_refusals\.py:\d+: self\.first = .*changes the attribute "first".*as a buffer'),
         (keeps_noise, r'the forward changes the attribute "fc\.noise".*register it as a buffer'),
         (counts_in_an_attribute, r'the forward changes the attribute "fc\.cache".*register it as a buffer'),

@@ -22,6 +22,9 @@ _FAKE_CALL = re.compile(r"got (?:\w+)\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)"
 _RAISED = re.compile(r"Developer debug context: raised exception (?P<what>.*)")
 _ROOT_ERROR = re.compile(r"^NoGradientError\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)")
 _EXPLANATION = re.compile(r"^  Explanation: (?P<what>.*)$", re.MULTILINE)
+# What a tensor's value decides, as PyTorch writes it in errors of several classes: a truth value is a number beside 1.
+_COMPARED_NUMBER = re.compile(r"data-dependent expression (?:Eq|Ne)\(u\d+, 1\)")
+_UNKNOWN_SIZE = re.compile(r"data-dependent expression|unbacked symbols")
 
 _ADVICE = (
     "rewrite this line with PyTorch operators, or compute it outside of the module and pass the result as an input"
@@ -146,11 +149,13 @@ def translated(error: Exception, inputs: Mapping[str, Any]) -> TraceError:
     where = f"{source}: " if source else ""
     text = str(error)
     given = ", ".join(f"{name}: {described(value)}" for name, value in inputs.items()) or "none"
-    if isinstance(error, exc.TorchRuntimeError):
+    if isinstance(error, exc.TorchRuntimeError) and not _UNKNOWN_SIZE.search(text):
         found = _FAKE_CALL.search(text)
         what = found["what"] if found else text.splitlines()[0]
         return TraceError(f"{where}{_line(what)} (example inputs: {given})")
-    if isinstance(error, GuardOnDataDependentSymNode):
+    if _COMPARED_NUMBER.search(text):
+        return TraceError(f"{where}a number depends on the values of tensors: {_VALUES_ADVICE}")
+    if isinstance(error, GuardOnDataDependentSymNode) or _UNKNOWN_SIZE.search(text):
         return TraceError(f"{where}a shape depends on the values of tensors: {_SHAPES_ADVICE}")
     title = text.splitlines()[0].rstrip(".") if text else type(error).__name__
     if isinstance(error, exc.Unsupported):
