@@ -220,6 +220,12 @@ def _(s: Sketch) -> None:
     s.call(aten.index_fill.int_Scalar, s.tensor(v, a), 0, s.integers(v, j), 1.5)
 
 
+@case("aten.index_fill.int_Scalar", "S0 R -> S0, S1 R -> S1")  # counted from the end
+def _(s: Sketch) -> None:
+    v, a = s.sizes(2)
+    s.call(aten.index_fill.int_Scalar, s.tensor(v, a), 0, s.constant(torch.tensor([-1, 0])), 1.5)
+
+
 @case("aten.index_fill.int_Tensor", "S0 R R -> S0, S1 R R -> S1, P R P -> P")
 def _(s: Sketch) -> None:
     a, v, j = s.sizes(3)

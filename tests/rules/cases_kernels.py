@@ -213,6 +213,11 @@ def _(s: Sketch, target: Any, *arguments: Any) -> None:
     s.call(target, s.tensor(*s.sizes(2), 4, 6), *arguments)
 
 
+@case("aten.avg_pool2d.default", "S0 -> S0, S1 -> S1")  # averages of integers are truncated
+def _(s: Sketch) -> None:
+    s.call(aten.avg_pool2d.default, s.integers(9, *s.sizes(2), 4, 6), *_AVERAGE)
+
+
 @cases(
     {"avg_pool2d_backward": _AVERAGE, "_adaptive_avg_pool2d_backward": ()}, "S0 S0 -> S0, S1 S1 -> S1, P R -> P"
 )  # fmt: skip

@@ -47,6 +47,11 @@ def _(s: Sketch, target: Any) -> None:
     s.call(target, s.positive(a, b), s.positive(b))
 
 
+@case("aten._to_copy.default", "S0 -> S0")  # summands of small integers wrap round
+def _(s: Sketch) -> None:
+    s.call(aten._to_copy.default, s.tensor(*s.sizes(1), dtype=torch.uint8), dtype=torch.float64)
+
+
 @cases("real imag", "S0 -> S0")  # half the bytes, so that sums are not carried through
 @cases("_conj", "S0 -> S0, P -> P")
 def _(s: Sketch, target: Any) -> None:

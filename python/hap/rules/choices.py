@@ -134,10 +134,12 @@ def keeps_sums(source: torch.dtype, result: torch.dtype) -> bool:
     """Whether a sum of summands of one type may be taken after they have been turned into another.
 
     Not from floating point to integers (each summand would be truncated), nor through a narrowing cast (each summand
-    would be rounded).
+    would be rounded), nor from small integers to anything else (each summand may have wrapped round).
     """
     inexact = source.is_floating_point or source.is_complex
     if result == torch.bool or (inexact and not (result.is_floating_point or result.is_complex)):
+        return False
+    if not inexact and source.itemsize < 8 and source != result:
         return False
     same_kind = inexact == (result.is_floating_point or result.is_complex)
     return not (same_kind and source != torch.bool and result.itemsize < source.itemsize)

@@ -107,6 +107,13 @@ def written(
     return target(_with_spare(x, dim), dim, local, *args, **kwargs).narrow(dim, 0, rows).contiguous()
 
 
+def filled(
+    x: Tensor, dim: int, index: Tensor, value: Any, *, target: Callable[..., Tensor], stretch: Stretch
+) -> Tensor:
+    """``aten.index_fill``, whose indices may count from the end, along a sharded dimension."""
+    return written(x, dim, _wrapped(index, stretch), value, target=target, stretch=stretch)
+
+
 def index_put(
     x: Tensor,
     indices: Sequence[Tensor | None],

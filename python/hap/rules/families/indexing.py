@@ -242,6 +242,16 @@ def _written(call: Call, local: Local) -> Lowered:
     return ranges.written, {"target": call.operator.target, "stretch": stretch}
 
 
+def _filled_rows(call: Call, local: Local) -> Lowered:
+    """Filling alone takes indices that count from the end."""
+    stretch = local.stretch("v")
+    return (
+        (call.operator.target, {})
+        if stretch is None
+        else (ranges.filled, {"target": call.operator.target, "stretch": stretch})
+    )
+
+
 # ---- places in the flattened tensor
 
 
@@ -324,8 +334,8 @@ RULES: Table = {
     "aten.scatter_reduce.two": Rule(_scattered(_combined), lower=_written),
     "aten.index_add.default": Rule(_by_row("+", "~"), lower=_written),
     "aten.index_copy.default": Rule(_by_row("+", "+"), lower=_written),
-    "aten.index_fill.int_Scalar": Rule(_by_row("", None), lower=_written),
-    "aten.index_fill.int_Tensor": Rule(_by_row("+", "+"), lower=_written),
+    "aten.index_fill.int_Scalar": Rule(_by_row("", None), lower=_filled_rows),
+    "aten.index_fill.int_Tensor": Rule(_by_row("+", "+"), lower=_filled_rows),
     "aten.index_reduce.default": Rule(_by_row("", ""), lower=_written),
     "aten.take.default": Rule("~[v], *i -> *i", touched=_looked_up, lower=_on_range(ranges.take)),
     "aten.put.default": Rule(_put, lower=_on_range(ranges.put)),
