@@ -5,7 +5,7 @@ Plain data, made by :mod:`hap.trace`, read by everything behind it. It knows not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -113,6 +113,21 @@ class Output:
     of: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A value that the forward makes of its inputs in Python, such as ``mask.all()`` behind an ``if``.
+
+    Attributes:
+        source: the user's source line.
+        value: what it was; a number, a truth value, or lists of them.
+        compute: the value of another call, from its inputs by name.
+    """
+
+    source: str
+    value: Any
+    compute: Callable[[Mapping[str, torch.Tensor]], Any]
+
+
 @dataclass(slots=True)
 class Graph:
     """The joint forward and backward graph of one training step.
@@ -128,6 +143,7 @@ class Graph:
         tied: other names of the same parameter or buffer, by that name, such as
             ``{"lm_head.weight": "transformer.wte.weight"}``.
         output_spec: what rebuilds the module's output from the list of its output tensors (see :mod:`hap.trace`).
+        inspections: what the forward inspects of its inputs, in order: the graph is that of calls with equal values.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -137,3 +153,4 @@ class Graph:
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     output_spec: Any = None
+    inspections: list[Inspection] = field(default_factory=list)

@@ -36,7 +36,8 @@ def bind(
         rng: seed and step.
 
     Raises:
-        TraceError: the call's tensors differ in names, shapes or element types from those that were traced.
+        TraceError: the call's tensors differ from those that were traced in names, shapes or element types, or in a
+            value that the forward inspects.
     """
     flat, names, _ = flatten_inputs(args, kwargs)
     given = {name: value for name, value in zip(names, flat, strict=True) if isinstance(value, torch.Tensor)}
@@ -65,6 +66,12 @@ def bind(
                 f"{value.dtype} of shape {list(value.shape)}"
             )
         values[item.tensor] = value
+    for inspection in graph.inspections:
+        if (value := inspection.compute(given)) != inspection.value:
+            raise TraceError(
+                f"{inspection.source}: the forward inspects its inputs here: expected {inspection.value} as in the "
+                f"traced call, got {value}"
+            )
     return values
 
 

@@ -36,9 +36,34 @@ class Module(nn.Module):
 
 
 def branches(self: Any, x: torch.Tensor) -> torch.Tensor:
-    if x.sum() > 0:
+    if self.fc(x).sum() > 0:
         x = x * 2
     return self.fc(x).sum()
+
+
+def branches_on_a_buffer(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).sum() if self.total.all() else self.fc(x).mean()
+
+
+def branches_on_noise(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).sum() if torch.rand_like(x).sum() > 6 else self.fc(x).mean()
+
+
+def branches_on_what_was_written(self: Any, x: torch.Tensor) -> torch.Tensor:
+    mask = x > 0
+    mask[0] = self.fc(x)[0] > 0
+    mask.T[0] |= True
+    return self.fc(x).sum() if mask.all() else self.fc(x).mean()
+
+
+def branches_in_other_precision(self: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = x @ x.T
+    return self.fc(x).sum() if (product > 0).all() else self.fc(x).mean()
+
+
+def reads_bytes(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return (self.fc(x) * (x.view(torch.int32) > 0)).sum()
 
 
 def selects(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -141,7 +166,7 @@ def finds_the_unique(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def inspects_its_mask(self: Any, x: torch.Tensor) -> torch.Tensor:
-    mask = x > 0
+    mask = self.fc(x) > 0
     return self.fc(x if mask.all() else x * mask).sum()
 
 
@@ -177,7 +202,15 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (branches, r"test_refusals\.py:\d+: if x\.sum\(\) > 0:: the forward branches on the values .*torch\.where"),
+        (
+            branches,
+            r"test_refusals\.py:\d+: if self\.fc\(x\)\.sum\(\) > 0:: the forward branches on the values .*where",
+        ),
+        (branches_on_a_buffer, r"test_refusals\.py:\d+: .*total\.all.*: the forward branches on the values"),
+        (branches_on_noise, r"test_refusals\.py:\d+: .*rand_like.*: the forward branches on the values"),
+        (branches_on_what_was_written, r"test_refusals\.py:\d+: .*mask\.all.*: the forward branches on the values"),
+        (branches_in_other_precision, r"test_refusals\.py:\d+: .*product.*: the forward branches on the values"),
+        (reads_bytes, r"test_refusals\.py:\d+: .*view.*: reads the bytes of a tensor as another element type"),
         (selects, r"test_refusals\.py:\d+: .*x\[x > 0\].*: a shape depends on the values .*a mask"),
         (reads_a_number, r"test_refusals\.py:\d+: .*\.item.*: a number depends on the values"),
         (

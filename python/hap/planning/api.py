@@ -40,8 +40,8 @@ def plan(
     Args:
         module: any module that :func:`hap.trace` captures; left as it is.
         devices: a cluster, or its devices in rank order (names of known accelerators, or :class:`hap.Device`).
-        example_inputs: positional arguments of one *global* batch, if any; shapes and element types count, values do
-            not.
+        example_inputs: positional arguments of one *global* batch, if any; shapes and element types count, and values
+            only where the forward inspects them in Python (``if mask.all():``).
         example_kwargs: keyword arguments likewise.
         forbidden_axes: names of axes that must not be split (see :attr:`Plan.axes`).
         optimiser_tensors: tensors of optimiser state per parameter, for the prediction of memory; Adam has two.

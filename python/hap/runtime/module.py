@@ -130,12 +130,13 @@ def parallelize(
     ``torch.optim`` that works element by element (SGD, Adam, AdamW, RMSprop, ...).
 
     Inputs are global batches, the same on every rank, unless they come through ``model.local_inputs`` or
-    :class:`hap.DistributedSampler`. A call with new shapes is planned again with the parameters where they are. A
-    scalar loss is the global one on every rank; other outputs beside it stay where they are, as
-    :class:`hap.ShardedTensor`. Without a scalar loss outputs come back whole. Random numbers (dropout) are
-    functions of a seed, the number of the call, and their place in the whole tensor, so that they are the same on any
-    devices, under any plan. The seed is ``torch.initial_seed()`` of rank 0 now, so ``torch.manual_seed`` before this
-    call determines the run. ``model.rng_state`` is seed and step, to be saved and set again.
+    :class:`hap.DistributedSampler`. A call with new shapes is planned again with the parameters where they are; so is
+    one with new values that the forward inspects in Python (``if mask.all():``). A scalar loss is the global one on
+    every rank; other outputs beside it stay where they are, as :class:`hap.ShardedTensor`. Without a scalar loss
+    outputs come back whole. Random numbers (dropout) are functions of a seed, the number of the call, and their place
+    in the whole tensor, so that they are the same on any devices, under any plan. The seed is ``torch.initial_seed()``
+    of rank 0 now, so ``torch.manual_seed`` before this call determines the run. ``model.rng_state`` is seed and step,
+    to be saved and set again.
 
     The loss is the output called ``loss``, else the scalars. Outputs beside it are for metrics and carry no gradient:
     a loss computed from them outside raises at its ``backward``. Compute all of the loss inside the module, or return
@@ -210,7 +211,8 @@ def signed(seed: int) -> int:
 def _check_plan(plan: Plan, axes: AxisGraph, cluster: Cluster) -> None:
     if plan.fingerprints.graph != axes.fingerprint:
         raise PlanError(
-            "the plan was made for another module, for inputs of other shapes, or by another version of torch: "
+            "the plan was made for another module, for inputs of other shapes (or, where the forward inspects them, of "
+            "other values), or by another version of torch: "
             "plan again with hap.plan"
         )
     if plan.cluster.to_json() != cluster.to_json():

@@ -18,6 +18,7 @@ from hap.rules.pieces import Place
 from hap.runtime.agree import Control, ranks_text
 from hap.runtime.changes import Changes
 from hap.runtime.group import Group
+from hap.runtime.inspected import Inspected
 from hap.runtime.lower import lower
 from hap.runtime.placing import Layout, layout
 from hap.runtime.shards import check_real, check_replaceable, place, release
@@ -34,6 +35,9 @@ SLOW_PLANNING = (
     "Or planning on rank 0 lasted longer than the process group's timeout: give init_process_group a longer timeout=, "
     "or plan before the job by hap.plan and pass plan=."
 )
+
+
+INSPECTED = "the values that the forward inspects in Python"
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class Session:
         self.latest: Prepared | None = None
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._inspected: dict[tuple[Any, ...], Inspected] = {}
         self._stored: dict[str, Layout] | None = None
         self._places = [
             (f"{path}.{key}" if path else key, table, key)
@@ -117,27 +122,31 @@ class Session:
             HapError: the module was changed since it was taken; on all ranks.
         """
         flags = tuple(self.twin.flags())
-        units = self._agree(call, flags)
+        inspected = self._inspected.setdefault((call.key, flags), Inspected())
+        values = inspected.values(call.tensors)
+        units = self._agree(call, flags, values)
         local = units[0] != WHOLE
         total = sum(units) if local else WHOLE
-        whole_key = (call.whole_key(total), flags)
+        whole_key = (call.whole_key(total), flags, values)
         prepared = self._prepared.get(whole_key)
         if local and (prepared is None or tuple(prepared.splits.get(BATCH, ())) != units):
             prepared = self._prepared.get((whole_key, units))
             if prepared is None:
                 prepared = self._prepared[whole_key, units] = self._prepare(call, total, units)
         elif prepared is None:
-            prepared = self._prepared[whole_key] = self._prepare(call, total, None)
+            prepared = self._prepare(call, total, None)
+            values = inspected.add(prepared.graph.inspections)
+            self._prepared[(*whole_key[:-1], values)] = prepared
         self.latest = prepared
         return prepared, units
 
-    def _agree(self, call: Call, flags: tuple[bool, ...]) -> tuple[int, ...]:
+    def _agree(self, call: Call, flags: tuple[bool, ...], values: tuple[Any, ...]) -> tuple[int, ...]:
         """Compare the kinds of call and the random numbers' state over the ranks; the samples that each rank brings.
 
         One exchange of a few numbers at each call: a rank that stood in a collective of the step while another planned
         would wait for ever.
         """
-        key = (call.key, flags)
+        key = (call.key, flags, values)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = _hash(key)
@@ -155,6 +164,7 @@ class Session:
             raise HapError(change or f"the module was changed on {ranks_text(changed)} after hap.parallelize took it")
         if any(other != number for other, *_ in numbers):
             self.control.same(call.description(), "the inputs of one call")
+            self.control.same({INSPECTED: str(values)}, "the inputs of one call")
             module = {"the names of parameters": ", ".join(self.state()), "training flags or requires_grad": str(flags)}
             self.control.same(module, "the module at one call")
             raise RuntimeMismatchError("the ranks call the module in different ways")
@@ -166,13 +176,15 @@ class Session:
         """Trace, plan and lower a new kind of call; the first one also places the parameters."""
         from hap.planning import Plan
         from hap.rules import annotate
-        from hap.trace import trace
+        from hap.trace.route import trace_module
 
         def annotated() -> AxisGraph:
             with torch.enable_grad():
-                return annotate(trace(self.twin.refresh(), *call.whole_inputs(total)))
+                inputs = call.whole_inputs(total)
+                return annotate(trace_module(self.twin.refresh(), *inputs, values=not call.local))
 
         axes = self.control.together(annotated, "tracing the module")
+        self.control.same({INSPECTED: str([one.value for one in axes.graph.inspections])}, "the inputs of one call")
         self.control.same(
             {
                 "the version of torch": str(torch.__version__),

@@ -26,7 +26,8 @@ def trace(module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapp
 
     Args:
         module: any module whose forward can be captured whole.
-        example_inputs: positional arguments of a call; only shapes, element types and devices of tensors matter.
+        example_inputs: positional arguments of a call; of tensors shapes, element types and devices matter, and those
+            values that the forward inspects in Python (``if mask.all():``), which the graph is then the graph of.
         example_kwargs: keyword arguments of that call.
 
     Raises:

@@ -160,6 +160,12 @@ class _Builder:
                 continue
             if not isinstance(node.target, torch._ops.OpOverload):
                 raise TraceError(f"{source_of(node)}: hap cannot train a module that calls {node.target}")
+            if node.target is torch.ops.aten.view.dtype:
+                raise TraceError(
+                    f"{source_of(node) or 'the module'}: reads the bytes of a tensor as another element type, which "
+                    "has no gradient and cannot be shared out: convert the values (`.to(dtype)`), or do it outside of "
+                    "the module and pass the result as an input"
+                )
             base = node.target._schema.name.split("::")[1].strip("_")
             number = self.operator_names.get(base, 0)
             self.operator_names[base] = number + 1

@@ -17,9 +17,11 @@ from torch import Tensor
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
+from hap.errors import TraceError
 from hap.trace.attributes import watched
 from hap.trace.compat import is_hidden_side_effect
 from hap.trace.decompositions import TABLE
+from hap.trace.inspections import Inspector, inspecting
 from hap.trace.refusals import check_captured
 from hap.trace.replacements import replace_targets, replaced, replaced_for_capture
 from hap.trace.root import Root
@@ -93,11 +95,16 @@ def _warnings_about_the_module() -> Iterator[None]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def capture(root: Root, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
+def capture(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> torch.fx.GraphModule:
     """The joint graph of ``root`` on ATen, with descriptors on its inputs and outputs. ``tensors`` are fakes."""
     with _settings():
-        with replaced_for_capture(), watched() as attributes:
-            forward = dynamo_graph_capture_for_export(root)(*tensors)
+        try:
+            with replaced_for_capture(), watched() as attributes, inspecting(inspector):
+                forward = dynamo_graph_capture_for_export(root)(*tensors)
+        finally:
+            if inspector.refusal:
+                # Before what PyTorch says about it.
+                raise TraceError(inspector.refusal) from None
         attributes.check()
         check_captured(forward)
         replace_targets(forward)

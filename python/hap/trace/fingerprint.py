@@ -36,7 +36,7 @@ def _bytes_hash(tensor: torch.Tensor) -> str:
 
 
 def canonical(graph: Graph) -> str:
-    """JSON of everything in the graph, of constants their bytes' hash: equal texts mean equal graphs."""
+    """JSON of all that the graph computes, of constants their bytes' hash: equal texts mean equal graphs."""
     data = {
         "tensors": [[t.name, list(t.shape), str(t.dtype)] for t in graph.tensors],
         "operators": [

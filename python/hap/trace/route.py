@@ -17,14 +17,21 @@ from hap.trace.cleanup import clean
 from hap.trace.compat import compatible
 from hap.trace.fakes import tracing_device, twinned
 from hap.trace.inputs import check_examples, flatten_inputs
+from hap.trace.inspections import Inspector
 from hap.trace.refusals import check_call, check_module, translated
 from hap.trace.root import TENSOR, Root
 
 logger = logging.getLogger("hap")
 
 
-def trace_module(module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapping[str, Any] | None) -> Graph:
-    """See :func:`hap.trace`."""
+def trace_module(
+    module: nn.Module,
+    example_inputs: Sequence[Any],
+    example_kwargs: Mapping[str, Any] | None,
+    *,
+    values: bool = True,
+) -> Graph:
+    """See :func:`hap.trace`. Without ``values`` those of the example inputs mean nothing, and none may be inspected."""
     if not isinstance(module, nn.Module):
         raise TraceError(f"expected a torch.nn.Module, got {type(module).__name__}")
     check_examples(example_inputs, example_kwargs)
@@ -39,8 +46,9 @@ def trace_module(module: nn.Module, example_inputs: Sequence[Any], example_kwarg
     with twinned(module, device) as twins, compatible(module):
         fakes = [twins.input(x, name) for x, name in zip(tensors, tensor_names, strict=True)]
         root = Root(module, structure, [TENSOR if isinstance(x, torch.Tensor) else x for x in flat])
+        inspector = Inspector(fakes, dict(zip(tensor_names, tensors, strict=True)), values)
         try:
-            joint = capture(root, fakes)
+            joint = capture(root, fakes, inspector)
         except TraceError:
             raise
         except Exception as error:
@@ -48,4 +56,6 @@ def trace_module(module: nn.Module, example_inputs: Sequence[Any], example_kwarg
             logger.debug("capture failed", exc_info=error)
             raise translated(error, dict(zip(names, flat, strict=True))) from None
     rng = clean(joint.graph)
-    return build(joint, signature, rng)
+    graph = build(joint, signature, rng)
+    graph.inspections = inspector.found
+    return graph

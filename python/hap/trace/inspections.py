@@ -1,0 +1,264 @@
+"""Values of inputs that a forward inspects in Python: ``if mask.all():``, ``int(lengths.max())``.
+
+Such a value is computed from the example inputs while the forward is captured, and is a constant of the trace, as a
+shape is. What computes it is kept with the graph, so that each call is run by a trace whose values are its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo import symbolic_convert
+from torch._dynamo.variables import TensorVariable
+from torch._dynamo.variables.base import VariableTracker
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Interpreter, Node
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from hap.graph import Inspection
+from hap.trace.sources import source_of_stack
+
+_IN_PLACE = {f"i{name}" for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")}
+_IN_PLACE |= {f"i{name}" for name in ("and", "or", "xor", "lshift", "rshift", "concat")} | {"setitem"}
+_JUMPS = [code for name, code in dis.opmap.items() if "JUMP" in name and ("IF_TRUE" in name or "IF_FALSE" in name)]
+
+
+class _UnknownError(Exception):
+    """A value does not follow from inputs and constants alone."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A part of the captured graph, run on the inputs that it reads."""
+
+    graph: torch.fx.Graph
+    constants: nn.Module
+    names: tuple[str, ...]
+    convert: Callable[[Tensor], Any]
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> Any:
+        given = [tensors[name].detach() for name in self.names]
+        with torch.no_grad():
+            return self.convert(Interpreter(self.constants, graph=self.graph).run(*given))
+
+
+class _Repeatable(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses what computes something else when it is run again: random numbers, and changes of what was given."""
+
+    def __init__(self, given: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.given = {_storage(one) for one in given}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise _UnknownError
+        kwargs = kwargs or {}
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[position] if position < len(args) else kwargs.get(argument.name)
+                if isinstance(value, Tensor) and _storage(value) in self.given:
+                    raise _UnknownError
+        return func(*args, **kwargs)
+
+
+class Inspector:
+    """Decides, while a forward is captured, what it inspects of its inputs.
+
+    Args:
+        fakes: the inputs as capture sees them.
+        tensors: the inputs themselves, by name, in the same order.
+        known: whether their values are those of a call; else all inspection is refused.
+
+    Attributes:
+        found: what was inspected, in order.
+        refusal: why a value could not be known though it follows from the inputs; empty if there is no such.
+    """
+
+    def __init__(self, fakes: Sequence[Tensor], tensors: Mapping[str, Tensor], known: bool) -> None:
+        self.names = {id(fake): name for fake, name in zip(fakes, tensors, strict=True)}
+        self.tensors = tensors
+        self.known = known
+        self.found: list[Inspection] = []
+        self.refusal = ""
+        self._output: Any = None
+
+    def decide(self, tx: Any, variable: Any, convert: Callable[[Tensor], Any]) -> VariableTracker | None:
+        """The value of a tensor in a capture as a constant; ``None`` where it does not follow from the inputs."""
+        if tx.output is not self._output:
+            # Dynamo starts anew at times.
+            self._output, self.found = tx.output, []
+        if tx.output.current_tracer.parent is not None:
+            return None  # in the body of a checkpoint
+        source = source_of_stack(torch._guards.TracingContext.extract_stack())
+        try:
+            program = self._program(variable.as_proxy().node, convert)
+            if program.names:
+                self._check_known(source, program)
+            with _disable_current_modes(), _Repeatable([*self.tensors.values(), *program.constants.buffers()]):
+                value = program(self.tensors)
+        except _UnknownError:
+            return None
+        if program.names:
+            self.found.append(Inspection(source, value, program))
+        return VariableTracker.build(tx, value)  # type: ignore[no-any-return]
+
+    def _check_known(self, source: str, program: _Program) -> None:
+        meta = [name for name in program.names if self.tensors[name].device.type == "meta"]
+        if self.known and not meta:
+            return
+        inspected = ", ".join(f'"{name}"' for name in meta or program.names)
+        why = (
+            "which is on the meta device: give example inputs with the values of a typical call"
+            if meta
+            else "of which each rank knows a share only: pass global batches to this module, without local_inputs"
+        )
+        self.refusal = self.refusal or f"{source}: the forward inspects the values of {inspected}, {why}"
+        raise _UnknownError
+
+    def _program(self, node: Node, convert: Callable[[Tensor], Any]) -> _Program:
+        """What computes a node from the inputs, as a graph of its own.
+
+        Raises:
+            _UnknownError: it depends on more than inputs and constants.
+        """
+        needed = _needed(node)
+        graph, constants, copies = torch.fx.Graph(), nn.Module(), dict[Node, Node]()
+        names: list[str] = []
+        outside = True
+        for one in node.graph.nodes:
+            called = getattr(one.target, "__name__", "")
+            if called in ("_enter_autocast", "_exit_autocast"):
+                outside = called == "_exit_autocast"
+            if one not in needed:
+                continue
+            if one.op == "placeholder":
+                example = one.meta["grapharg"].example if "grapharg" in one.meta else None
+                if id(example) in self.names:
+                    names.append(self.names[id(example)])
+                    copies[one] = graph.placeholder(f"input_{len(names)}")
+                elif isinstance(example, Tensor) and not isinstance(example, FakeTensor) and not example.requires_grad:
+                    constants.register_buffer(f"constant_{one.name}", example)
+                    copies[one] = graph.get_attr(f"constant_{one.name}")
+                else:
+                    raise _UnknownError
+            elif one.op in ("call_function", "call_method") and outside:
+                copies[one] = graph.node_copy(one, copies.__getitem__)
+                copies[one].meta = {}
+            else:
+                raise _UnknownError
+        graph.output(copies[node])
+        return _Program(graph, constants, tuple(names), convert)
+
+
+def _needed(node: Node) -> set[Node]:
+    """The nodes that a node depends on, with those that write to what it reads."""
+    writers: dict[int, list[Node]] = {}
+    for one in node.graph.nodes:
+        for written in _written(one):
+            writers.setdefault(_storage(written), []).append(one)
+    waiting, seen = [node], {node}
+    while waiting:
+        one = waiting.pop()
+        value = one.meta.get("example_value")
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        also = [w for x in values if isinstance(x, Tensor) for w in writers.get(_storage(x), ())]
+        for other in [*one.all_input_nodes, *also]:
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return seen
+
+
+def _written(node: Node) -> list[Tensor]:
+    """The tensors that a node writes to."""
+    called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    schema = getattr(node.target, "_schema", None)
+    given: list[Any] = [node.kwargs.get("out")]
+    if called in _IN_PLACE or (called.endswith("_") and not called.endswith("__")) or node.kwargs.get("inplace"):
+        given += node.args[:1]
+    elif schema is not None and schema.is_mutable:
+        given += node.all_input_nodes
+    values = [one.meta.get("example_value") for one in given if isinstance(one, Node)]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _whole(tensor: Tensor) -> bool:
+    """Whether the elements are whole numbers or truth values; other numbers hardly ever come again."""
+    return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+
+
+@contextlib.contextmanager
+def inspecting(inspector: Inspector) -> Iterator[None]:
+    """Within, a capture asks ``inspector`` where the forward makes a Python value of a tensor."""
+
+    def converting(name: str, convert: Callable[[Tensor], Any], whole: bool) -> Any:
+        original = getattr(TensorVariable, name)
+
+        def method(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            decided = None
+            if not whole or _whole(self.as_proxy().node.meta["example_value"]):
+                decided = inspector.decide(tx, self, convert)
+            return original(self, tx, *args, **kwargs) if decided is None else decided
+
+        return patch.object(TensorVariable, name, method)
+
+    def jumping(original: Any, name: str) -> Any:
+        def jump(self: Any, inst: Any) -> None:
+            value = self.stack[-1].realize()
+            if not isinstance(value, TensorVariable) or _asserts(self, name):
+                return original(self, inst)  # type: ignore[no-any-return]
+            decided = inspector.decide(self, value, bool)
+            if decided is None:
+                return original(self, inst)  # type: ignore[no-any-return]
+            self.stack[-1] = decided
+            original(self, inst)
+            if self.stack and self.stack[-1] is decided:
+                self.stack[-1] = value  # `a and b` is the tensor itself
+            return None
+
+        return jump
+
+    with contextlib.ExitStack() as stack:
+        for name, convert, whole in (
+            ("bool_impl", bool, False),
+            ("nb_int_impl", int, True),
+            ("nb_index_impl", int, True),
+            ("method_item", Tensor.item, True),
+            ("method_tolist", Tensor.tolist, True),
+        ):
+            stack.enter_context(converting(name, convert, whole))
+        for kind in _translators(symbolic_convert.InstructionTranslatorBase):
+            table = list(kind.dispatch_table)
+            for code in _JUMPS:
+                if table[code] is not None:
+                    table[code] = jumping(table[code], dis.opname[code])
+            stack.enter_context(patch.object(kind, "dispatch_table", table))
+        yield
+
+
+def _translators(kind: Any) -> list[Any]:
+    """The classes that go through a frame's instructions."""
+    own = [kind] if "dispatch_table" in kind.__dict__ else []
+    return own + [one for derived in kind.__subclasses__() for one in _translators(derived)]
+
+
+def _asserts(tx: Any, name: str) -> bool:
+    """Whether a jump belongs to an ``assert``, which is no part of a training step."""
+    if "IF_TRUE" not in name or "OR_POP" in name:
+        return False
+    found = symbolic_convert._detect_and_normalize_assert_statement(tx, operator.truth, False)
+    if found:
+        tx.pop()  # the message that it has pushed
+    return found

@@ -1,0 +1,134 @@
+"""What a forward inspects of its inputs' values in Python belongs to the trace; both ways equal one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hap
+from hap import interpret
+from hap.errors import TraceError
+from tests import models
+from tests.runtime import jobs
+from tests.trace.comparison import assert_equal_to_eager
+
+
+class Module(nn.Module):
+    """Runs ``body(self, x, mask)``."""
+
+    def __init__(self, body: Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.table = torch.arange(3) > 0
+        self.body = body
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.body(self, x, mask)
+
+
+def branches(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    if mask.all():
+        return self.fc(x).square().mean()
+    return (self.fc(x) * mask[..., None]).square().mean()
+
+
+def negates(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    padded = not bool(mask.all())
+    scale = 2.0 if padded and (mask == 0).any() else 3.0
+    return self.fc(x).square().mean() * scale
+
+
+def keeps_the_tensor(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    either = mask.all() or mask.sum()
+    return self.fc(x).square().mean() * either
+
+
+def counts(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    longest = int(mask.sum(-1).max())
+    return self.fc(x)[:, :longest].square().mean() * mask.sum().item()
+
+
+def lists(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    pieces = [self.fc(row[:length]).sum() for row, length in zip(x, mask.sum(-1).tolist(), strict=True)]
+    return torch.stack(pieces).square().mean()
+
+
+def writes(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    kept = mask.clone()
+    kept[0] = False
+    view = kept.T
+    view &= self.table[:, None]
+    return self.fc(x).square().mean() * (1 + int(kept.sum()))
+
+
+def mask(*lengths: int) -> torch.Tensor:
+    """Rows of three that are kept from the left."""
+    return torch.arange(3) < torch.tensor(lengths)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("body", "values"),
+    [
+        (branches, ([True], [False])),
+        (negates, ([True], [False, True])),
+        (keeps_the_tensor, ([True], [False])),
+        (counts, ([3, 6], [3, 4])),
+        (lists, ([[3, 3]], [[3, 1]])),
+        (writes, ([2], [0])),
+    ],
+)
+def test_both_ways_equal_one_device(body: Callable[..., torch.Tensor], values: tuple[list[Any], list[Any]]) -> None:
+    module, x = Module(body).double(), torch.randn(2, 3, 4, dtype=torch.float64)
+    given = (mask(3, 3), mask(3, 1))
+    state = torch.get_rng_state()
+    graphs = [assert_equal_to_eager((module, (x, one), {}), 1e-12) for one in given]
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(given[1], mask(3, 1))
+    for graph, own, other in zip(graphs, given, reversed(given), strict=True):
+        found = graph.inspections
+        assert [one.value for one in found] == values[own is given[1]]
+        assert [one.compute({"args.0": x, "args.1": own}) for one in found] == [one.value for one in found]
+        assert "test_inspections.py:" in found[0].source
+        # Its own call, and no other.
+        with pytest.raises(TraceError, match=r"the forward inspects its inputs here: expected .* got"):
+            interpret.bind(graph, module, (x, other))
+
+
+def test_values_that_are_not_there() -> None:
+    x = torch.randn(2, 3, 4, device="meta")
+    with pytest.raises(TraceError, match=r'test_inspections\.py.*if mask\.all.*the values of "args\.1", .*the meta'):
+        hap.trace(Module(branches), (x, mask(3, 3).to("meta")))
+    # The others may be anywhere.
+    assert hap.trace(Module(branches), (x, mask(3, 3))).inspections
+
+
+def test_numbers_that_hardly_come_again() -> None:
+    module = Module(lambda self, x, mask: self.fc(x).sum() * x.max().item())
+    with pytest.raises(TraceError, match="a number depends on the values of tensors"):
+        hap.trace(module, (torch.randn(2, 3, 4), mask(3, 3)))
+
+
+def test_plans_and_checks() -> None:
+    module, x = Module(branches), torch.randn(2, 3, 4)
+    plans = [hap.plan(module, devices=jobs.cluster(2), example_inputs=(x, mask(3, last))) for last in (3, 1)]
+    assert plans[0].fingerprints.graph != plans[1].fingerprints.graph
+    for last in (3, 1):
+        assert hap.check(module, devices=jobs.cluster(2), example_inputs=(x, mask(3, last))).error < 1e-12
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
+def test_padded_batches_of_hugging_face(name: str, padded: bool) -> None:
+    module, args, kwargs = getattr(models, name)()
+    kept = torch.ones_like(kwargs["input_ids"])
+    if padded:
+        kept[0, -2:] = kept[2, -1:] = 0
+    found = hap.check(
+        module, devices=jobs.cluster(2), example_inputs=args, example_kwargs={**kwargs, "attention_mask": kept}
+    )
+    # The losses of GPT-2 and Llama are taken in float32.
+    assert found.error < (1e-12 if name == "bert" else 1e-6)
