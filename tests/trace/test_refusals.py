@@ -17,6 +17,7 @@ from transformers import BatchEncoding
 import hap
 from hap.errors import TraceError
 from hap.runtime.signature import Call
+from tests.trace.comparison import assert_equal_to_eager
 
 
 class Module(nn.Module):
@@ -29,6 +30,8 @@ class Module(nn.Module):
         self.table = torch.ones(4)
         self.fc.cache = torch.ones(4)
         self.register_buffer("total", torch.ones(4))
+        self.memory: dict[str, torch.Tensor] = {}
+        self.kept = [torch.ones(4)]
         self.body = body
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -150,6 +153,29 @@ def keeps_noise(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (self.fc(x) + self.fc.noise).sum()
 
 
+def keeps_an_entry(self: Any, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.fc(x)
+    before = self.memory.get("hidden")
+    if before is not None:
+        hidden = hidden + before
+    self.memory["hidden"] = hidden.detach()
+    return hidden.sum()
+
+
+def keeps_a_list(self: Any, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.fc(x)
+    for one in self.kept:
+        hidden = hidden * one
+    self.kept.append(x.mean(0))
+    return hidden.sum()
+
+
+def replaces_an_entry(self: Any, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.fc(x) + self.kept[0]
+    self.kept[0] = hidden.detach().mean(0)
+    return hidden.sum()
+
+
 def counts_in_an_attribute(self: Any, x: torch.Tensor) -> torch.Tensor:
     scale, self.table = self.table, torch.ones(4)
     self.fc.cache = self.fc.cache + 1
@@ -225,6 +251,12 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (converts_to_bool, r"test_refusals\.py:\d+: .*bool\(.*: a number depends on the values .*torch\.where"),
         (selects_in_its_loss, r"test_refusals\.py:\d+: .*mse_loss.*: a shape depends on the values .*a mask"),
         (keeps_its_first_input, r'test_refusals\.py:\d+: self\.first = .*changes the attribute "first".*as a buffer'),
+        (
+            keeps_an_entry,
+            r'test_refusals\.py:\d+: self\.memory.*changes the attribute "memory", a container.*as a buffer',
+        ),
+        (keeps_a_list, r'test_refusals\.py:\d+: self\.kept.*changes the attribute "kept", a container.*as a buffer'),
+        (replaces_an_entry, r'test_refusals\.py:\d+: self\.kept.*the attribute "kept", a container.*as a buffer'),
         (keeps_noise, r'the forward changes the attribute "fc\.noise".*register it as a buffer'),
         (counts_in_an_attribute, r'the forward changes the attribute "fc\.cache".*register it as a buffer'),
         (makes_a_namespace, r"test_refusals\.py:\d+: .*SimpleNamespace.*cannot be captured"),
@@ -274,6 +306,28 @@ def linear(self: Any, x: torch.Tensor) -> torch.Tensor:
 def test_inputs_that_do_not_fit(args: Any, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(TraceError, match=message):
         hap.trace(Module(linear), args, kwargs)
+
+
+def leaves_for_others(self: Any, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.fc(x)
+    self.memory["hidden"] = hidden
+    self.kept.clear()
+    self.kept.append(hidden.mean())
+    return hidden.sum() + self.kept[0]
+
+
+def keeps_constants(self: Any, x: torch.Tensor) -> torch.Tensor:
+    if "positions" not in self.memory:
+        self.memory["positions"] = torch.arange(4.0)
+    return (self.fc(x) * self.memory["positions"]).sum()
+
+
+@pytest.mark.parametrize("body", [leaves_for_others, keeps_constants])
+def test_containers_that_hold_no_state(body: Callable[..., Any]) -> None:
+    module = Module(body)
+    assert_equal_to_eager((module, (torch.randn(3, 4),), {}), 1e-6)
+    assert module.memory == {}
+    assert len(module.kept) == 1
 
 
 @dataclasses.dataclass

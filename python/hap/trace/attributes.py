@@ -1,14 +1,15 @@
 """What a forward does with attributes of the user's objects: caches are kept out of the graph, state is refused.
 
-Capture follows assignments to attributes but drops them afterwards, so that each step computes anew what eager PyTorch
-would keep. That is the same for a cache of constants (masks, tables of angles), and for values that are only left for
-others to read. It is not for state: what depends on the inputs, parameters or random numbers of one call and is read in
-the next.
+Capture follows assignments to attributes, and to entries of lists and dicts, but drops them afterwards, so that each
+step computes anew what eager PyTorch would keep. That is the same for a cache of constants (masks, tables of angles),
+and for values that are only left for others to read. It is not for state: what depends on the inputs, parameters or
+random numbers of one call and is read in the next.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from unittest.mock import patch
 
 import torch
 from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import BaseListVariable, ListVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch.fx import Node
 
@@ -41,6 +45,12 @@ _RANDOM = {
 }
 _RANDOM |= {"normal", "dropout", "uniform", "bernoulli", "exponential", "log_normal", "cauchy", "geometric", "poisson"}
 
+_READ = ("mp_subscript_impl", "sq_item_impl", "sq_contains", "sq_length", "mp_length", "tp_iter_impl")
+_READ += ("unpack_var_sequence", "call_method")
+"""Where capture reads from a list or dict."""
+_ONLY_WRITE = {"append", "extend", "insert", "update", "clear", "__setitem__"}
+"""Methods of lists and dicts that tell nothing of what is inside."""
+
 
 @dataclass
 class Attributes:
@@ -49,10 +59,14 @@ class Attributes:
     Attributes:
         read: those that it reads, or looks for, before it assigns them.
         assigned: the last value of each that it assigns: a node of the graph where it is a tensor, else ``None``.
+        looked_into: lists and dicts of which it reads an entry before it changes them.
+        containers: those that it changes, as capture sees them, by path.
     """
 
     read: set[str] = field(default_factory=set)
     assigned: dict[str, Node | None] = field(default_factory=dict)
+    looked_into: set[str] = field(default_factory=set)
+    containers: dict[str, Any] = field(default_factory=dict)
 
     def note_read(self, item: Any, name: str) -> None:
         """An attribute of ``item`` is read."""
@@ -67,12 +81,29 @@ class Attributes:
             proxy = getattr(value, "proxy", None)
             self.assigned[path] = proxy.node if isinstance(proxy, torch.fx.Proxy) else None
 
+    def note_entries_read(self, container: Any) -> None:
+        """An entry of a list or dict is read, or looked for."""
+        path = _container_path(container)
+        if path is not None and path not in self.containers:
+            self.looked_into.add(path)
+
+    def note_entries_changed(self, container: Any) -> None:
+        """A list or dict is about to change."""
+        path = _container_path(container)
+        if path is not None:
+            self.containers[path] = container
+
     def check(self) -> None:
         """Refuses state.
 
         Raises:
-            TraceError: a tensor that depends on more than constants replaces an attribute that the forward has read.
+            TraceError: a tensor that depends on more than constants replaces an attribute that the forward has read, or
+                is put into a list or dict that it has read.
         """
+        for path, container in self.containers.items():
+            for node in _new_entries(container, container.source.name):
+                if path in self.looked_into and not self._is_constant(node):
+                    raise TraceError(changed_state(path, source_of(node), "a container of plain tensors"))
         for path, node in self.assigned.items():
             if node is not None and path in self.read and not self._is_constant(node):
                 source = source_of(node)
@@ -111,13 +142,34 @@ class Attributes:
         return (plain or "_buffers" in source.name) and dotted(source.name) not in self.assigned
 
 
-def changed_state(path: str, source: str = "") -> str:
-    """The message for a plain tensor that the forward changes."""
+def changed_state(path: str, source: str = "", what: str = "a plain tensor") -> str:
+    """The message for state that the forward changes."""
     where = f"{source}: " if source else ""
     return (
-        f'{where}the forward changes the attribute "{path}", a plain tensor, which would keep its first value: '
+        f'{where}the forward changes the attribute "{path}", {what}, which would keep its first value: '
         "register it as a buffer with `register_buffer`"
     )
+
+
+def _container_path(container: Any) -> str | None:
+    """Where the user keeps a list or dict; ``None`` for new ones, and for a module's tables of tensors."""
+    source = getattr(container, "source", None)
+    if source is None or not isinstance(container, (ListVariable, ConstDictVariable)):
+        return None
+    return None if source.name.endswith(("._buffers", "._parameters", "._modules")) else dotted(source.name)
+
+
+def _new_entries(value: Any, source: str) -> Iterator[Node]:
+    """The tensors inside that were not there before; ``source`` is that of the whole."""
+    if isinstance(value, LazyVariableTracker) and not value.is_realized():
+        return
+    value = value.realize()
+    if isinstance(value, (BaseListVariable, ConstDictVariable)):
+        for entry in value.items.values() if isinstance(value, ConstDictVariable) else value.items:
+            yield from _new_entries(entry, source)
+    proxy = getattr(value, "proxy", None)
+    if isinstance(proxy, torch.fx.Proxy) and (value.source is None or not value.source.name.startswith(source)):
+        yield proxy.node
 
 
 def _path(item: Any, name: str) -> str | None:
@@ -155,9 +207,28 @@ def watched() -> Iterator[Attributes]:
         attributes.note_assigned(item, name, value)
         return assigns(self, item, name, value, *rest, **others)
 
-    with (
-        patch.object(UserDefinedObjectVariable, "var_getattr", var_getattr),
-        patch.object(UserDefinedObjectVariable, "call_obj_hasattr", call_obj_hasattr),
-        patch.object(SideEffects, "store_attr", store_attr),
-    ):
+    changes = SideEffects.mutation
+
+    def mutation(self: Any, item: Any) -> None:
+        attributes.note_entries_changed(item)
+        changes(self, item)
+
+    def reading(kind: Any, method: str) -> Any:
+        original = getattr(kind, method)
+
+        def read(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if method != "call_method" or args[0] not in _ONLY_WRITE:
+                attributes.note_entries_read(self)
+            return original(self, tx, *args, **kwargs)
+
+        return patch.object(kind, method, read)
+
+    with contextlib.ExitStack() as stack:
+        for kind, method in itertools.product((ListVariable, ConstDictVariable), _READ):
+            if hasattr(kind, method):
+                stack.enter_context(reading(kind, method))
+        stack.enter_context(patch.object(SideEffects, "mutation", mutation))
+        stack.enter_context(patch.object(UserDefinedObjectVariable, "var_getattr", var_getattr))
+        stack.enter_context(patch.object(UserDefinedObjectVariable, "call_obj_hasattr", call_obj_hasattr))
+        stack.enter_context(patch.object(SideEffects, "store_attr", store_attr))
         yield attributes
