@@ -111,7 +111,7 @@ def test_shares_are_refused() -> None:
     x, mask = batches()[0]
     for _ in range(2):
         with pytest.raises(
-            HapError, match=r'the values of "args\.1", of which each rank knows a share only: pass glob'
+            HapError, match=r'the values of "args\.1", which are known only where all inputs are global'
         ):
             model(*model.local_inputs(x, mask))
         # Nor does what a global batch has shown count for shares.

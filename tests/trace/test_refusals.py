@@ -65,6 +65,18 @@ def branches_in_other_precision(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(x).sum() if (product > 0).all() else self.fc(x).mean()
 
 
+def branches_inside_other_precision(self: Any, x: torch.Tensor) -> torch.Tensor:
+    product = x @ x.T
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return self.fc(x).sum() if (product > 0).all() else self.fc(x).mean()
+
+
+def branches_on_what_was_changed(self: Any, x: torch.Tensor) -> torch.Tensor:
+    copy = x.clone()
+    torch.nn.functional.relu(copy, True)
+    return self.fc(x).sum() if (copy >= 0).all() else self.fc(x).mean()
+
+
 def reads_bytes(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (self.fc(x) * (x.view(torch.int32) > 0)).sum()
 
@@ -236,6 +248,8 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (branches_on_noise, r"test_refusals\.py:\d+: .*rand_like.*: the forward branches on the values"),
         (branches_on_what_was_written, r"test_refusals\.py:\d+: .*mask\.all.*: the forward branches on the values"),
         (branches_in_other_precision, r"test_refusals\.py:\d+: .*product.*: the forward branches on the values"),
+        (branches_inside_other_precision, r"test_refusals\.py:\d+: .*product.*: the forward branches on the values"),
+        (branches_on_what_was_changed, r"test_refusals\.py:\d+: .*copy.*: the forward branches on the values"),
         (reads_bytes, r"test_refusals\.py:\d+: .*view.*: reads the bytes of a tensor as another element type"),
         (selects, r"test_refusals\.py:\d+: .*x\[x > 0\].*: a shape depends on the values .*a mask"),
         (reads_a_number, r"test_refusals\.py:\d+: .*\.item.*: a number depends on the values"),

@@ -118,7 +118,7 @@ class Inspector:
         why = (
             "which is on the meta device: give example inputs with the values of a typical call"
             if meta
-            else "of which each rank knows a share only: pass global batches to this module, without local_inputs"
+            else "which are known only where all inputs are global: pass whole batches, without local_inputs"
         )
         self.refusal = self.refusal or f"{source}: the forward inspects the values of {inspected}, {why}"
         raise _UnknownError
@@ -132,11 +132,10 @@ class Inspector:
         needed = _needed(node)
         graph, constants, copies = torch.fx.Graph(), nn.Module(), dict[Node, Node]()
         names: list[str] = []
-        outside = True
+        regions = 0  # of autocast, which would compute the operators otherwise
         for one in node.graph.nodes:
             called = getattr(one.target, "__name__", "")
-            if called in ("_enter_autocast", "_exit_autocast"):
-                outside = called == "_exit_autocast"
+            regions += (called == "_enter_autocast") - (called == "_exit_autocast")
             if one not in needed:
                 continue
             if one.op == "placeholder":
@@ -149,17 +148,23 @@ class Inspector:
                     copies[one] = graph.get_attr(f"constant_{one.name}")
                 else:
                     raise _UnknownError
-            elif one.op in ("call_function", "call_method") and outside:
+            elif one.op in ("call_function", "call_method") and not regions:
                 copies[one] = graph.node_copy(one, copies.__getitem__)
                 copies[one].meta = {}
             else:
                 raise _UnknownError
+        if regions:
+            raise _UnknownError
         graph.output(copies[node])
         return _Program(graph, constants, tuple(names), convert)
 
 
 def _needed(node: Node) -> set[Node]:
-    """The nodes that a node depends on, with those that write to what it reads."""
+    """The nodes that a node depends on, with those that write to what it reads.
+
+    Raises:
+        _UnknownError: something has been written by what is not known to write.
+    """
     writers: dict[int, list[Node]] = {}
     for one in node.graph.nodes:
         for written in _written(one):
@@ -169,7 +174,11 @@ def _needed(node: Node) -> set[Node]:
         one = waiting.pop()
         value = one.meta.get("example_value")
         values = value if isinstance(value, (tuple, list)) else (value,)
-        also = [w for x in values if isinstance(x, Tensor) for w in writers.get(_storage(x), ())]
+        also: list[Node] = []
+        for tensor in [x for x in values if isinstance(x, Tensor)]:
+            also += (own := writers.get(_storage(tensor), []))
+            if tensor._version and not own:
+                raise _UnknownError
         for other in [*one.all_input_nodes, *also]:
             if other not in seen:
                 seen.add(other)
