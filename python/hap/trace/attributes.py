@@ -45,8 +45,8 @@ _RANDOM = {
 }
 _RANDOM |= {"normal", "dropout", "uniform", "bernoulli", "exponential", "log_normal", "cauchy", "geometric", "poisson"}
 
-_READ = ("mp_subscript_impl", "sq_item_impl", "sq_contains", "sq_length", "mp_length", "tp_iter_impl")
-_READ += ("unpack_var_sequence", "call_method")
+_READ = ["mp_subscript_impl", "sq_item_impl", "sq_contains", "sq_length", "mp_length", "tp_iter_impl"]
+_READ += ["unpack_var_sequence", "call_method"]
 """Where capture reads from a list or dict."""
 _ONLY_WRITE = {"append", "extend", "insert", "update", "clear", "__setitem__"}
 """Methods of lists and dicts that tell nothing of what is inside."""
@@ -101,9 +101,9 @@ class Attributes:
                 is put into a list or dict that it has read.
         """
         for path, container in self.containers.items():
-            for node in _new_entries(container, container.source.name):
-                if path in self.looked_into and not self._is_constant(node):
-                    raise TraceError(changed_state(path, source_of(node), "a container of plain tensors"))
+            for entry in _new_entries(container, container.source.name):
+                if path in self.looked_into and not self._is_constant(entry):
+                    raise TraceError(changed_state(path, source_of(entry), "a container of plain tensors"))
         for path, node in self.assigned.items():
             if node is not None and path in self.read and not self._is_constant(node):
                 source = source_of(node)
