@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,43 +11,74 @@ from hap.operators.merging import merged, summand
 from hap.operators.stretch import elements, positions
 
 sdpa = torch.ops.hap.sdpa
-LOWEST = torch.finfo(torch.float64).min
 PARTS = ([3, 4], [0, 5, 2], [1, 1, 5])
+LARGE = [(dtype, number) for dtype in (torch.float64, torch.float32) for number in (-1e4, -1e9)]
+LARGE += [(dtype, torch.finfo(lowest).min) for dtype, lowest in (
+    (torch.float64, torch.float64), (torch.float64, torch.float32), (torch.float32, torch.float32),
+)]  # fmt: skip
 
 
-def mask() -> torch.Tensor:
-    """Rows: all keys seen, none, all masked by the lowest number, some of each part masked, one part masked."""
-    mask = torch.zeros(6, 7, dtype=torch.float64)
+def mask(dtype: torch.dtype, large: float) -> torch.Tensor:
+    """Rows: all keys seen, none; all masked by the number, some of each part, one part, all or some beside infinity."""
+    mask = torch.zeros(8, 7, dtype=dtype)
     mask[1] = -torch.inf
-    mask[2] = LOWEST
-    mask[3, ::2] = LOWEST
+    mask[2] = large
+    mask[3, ::2] = large
     mask[4, :3] = -torch.inf
-    mask[5, 3:] = LOWEST
+    mask[5, 3:] = large
+    mask[6] = large
+    mask[6, 4:6] = -torch.inf
+    mask[7, 1:] = large
+    mask[7, 0] = -torch.inf
     return mask
 
 
 @pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("features", [4, 3])  # the flash kernel, and plain mathematics
-def test_parts_add_up_to_the_whole(parts: list[int], features: int) -> None:
+@pytest.mark.parametrize(("dtype", "large"), LARGE)
+def test_parts_add_up_to_the_whole(parts: list[int], dtype: torch.dtype, large: float) -> None:
     torch.manual_seed(1)
-    q, k, v = (torch.randn(2, 3, n, f, dtype=torch.float64) for n, f in ((6, 4), (7, 4), (7, features)))
-    whole = sdpa(q, k, v, mask(), None, 0.0, False, 0.5, False, 0)
-    each = [
-        sdpa(q, *ours, None, 0.0, False, 0.5, False, 0)
-        for ours in zip(k.split(parts, 2), v.split(parts, 2), mask().split(parts, 1), strict=True)
-    ]
-    rows = torch.stack([lse for _, lse in each])
-    summands = [summand(out, rows, parts, part) for part, (out, _) in enumerate(each)]
-    torch.testing.assert_close(sum(out for out, _ in summands), whole[0], rtol=1e-12, atol=1e-14)
-    for _, lse in summands:
-        torch.testing.assert_close(lse, whole[1], rtol=1e-12, atol=1e-14)
-    out, lse = each[0]
-    for part in range(1, len(parts)):
-        out, lse = merged(out, lse, sum(parts[:part]), *each[part], parts[part])
-    torch.testing.assert_close(out, whole[0], rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(lse, whole[1], rtol=1e-12, atol=1e-14)
-    assert torch.all(whole[1][:, :, 1] == -torch.inf)
-    assert torch.all(whole[0][:, :, 1] == 0)
+    q, k, v, grad = (torch.randn(2, 3, n, f, dtype=dtype) for n, f in ((8, 4), (7, 4), (7, 5), (8, 5)))
+    bias = mask(dtype, large)
+    tolerance: dict[str, Any] = (
+        {"rtol": 1e-11, "atol": 1e-13} if dtype == torch.float64 else {"rtol": 2e-5, "atol": 2e-6}
+    )
+
+    leaves = [x.clone().requires_grad_() for x in (q, k, v, bias)]
+    nothing = (bias == -torch.inf).all(-1, keepdim=True)
+    scores = (leaves[0] @ leaves[1].mT * 0.5 + leaves[3]).masked_fill(nothing, 0.0)
+    expected = scores.softmax(-1).masked_fill(nothing, 0.0) @ leaves[2]
+    expected_grads = torch.autograd.grad(expected, leaves, grad)
+
+    each = [(k, v, bias), *zip(k.split(parts, 2), v.split(parts, 2), bias.split(parts, 1), strict=True)]
+    (whole, whole_lse), *each_out = [sdpa(q, *ours, None, 0.0, False, 0.5, False, 0) for ours in each]
+    torch.testing.assert_close(whole, expected.detach(), **tolerance)
+    assert torch.all(whole_lse[:, :, 1, 0] == -torch.inf)
+    assert torch.all(whole[:, :, 1] == 0)
+
+    rows = torch.stack([lse for _, lse in each_out])
+    summands = [summand(out, rows, part) for part, (out, _) in enumerate(each_out)]
+    out, lse = each_out[0]
+    for other in each_out[1:]:
+        out, lse = merged(out, lse, *other)
+    for total, total_lse in ((sum(out for out, _ in summands), summands[0][1]), (out, lse)):
+        torch.testing.assert_close(total, whole, **tolerance)
+        torch.testing.assert_close(total_lse[..., 0], whole_lse[..., 0], **tolerance)
+        # The log-sum-exp is the sum of the two: how it is divided may differ by a rounding.
+        seen = whole_lse[..., 0] != -torch.inf
+        gap = (total_lse - whole_lse).sum(-1)[seen]
+        torch.testing.assert_close(gap, torch.zeros_like(gap), **tolerance)
+
+    for given, pieces in ((whole_lse, each[:1]), (lse, each[1:])):
+        grads = [
+            torch.ops.hap.sdpa_backward(
+                grad, q, *ours[:2], whole, given, ours[2], None, 0.0, False, 0.5, False, 0, True
+            )
+            for ours in pieces
+        ]
+        every_q, every_k, every_v, every_mask = zip(*grads, strict=True)
+        got = (sum(every_q), torch.cat(every_k, 2), torch.cat(every_v, 2), torch.cat(every_mask, 1))
+        for mine, theirs in zip(got, expected_grads, strict=True):
+            torch.testing.assert_close(mine, theirs, **tolerance)
 
 
 @pytest.mark.parametrize("masked", [False, True])

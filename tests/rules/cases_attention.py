@@ -7,7 +7,7 @@ import torch
 from hap.graph import Ref
 from tests.rules.sketch import Sketch, add
 
-own = torch.ops.hap
+aten, own = torch.ops.aten, torch.ops.hap
 
 
 def state(s: Sketch) -> Ref:
@@ -21,6 +21,7 @@ def attention(
     k: str = "b h t e",
     v: str = "b h t e",
     mask: str = "",
+    hidden: float = 0.0,
     p: float = 0.0,
     causal: bool = False,
     gqa: bool = False,
@@ -29,6 +30,7 @@ def attention(
 ) -> None:
     """Tensors are given by their dimensions: letters, one beside another for a product, ``_`` for a size of one.
 
+    ``hidden``: the mask has this number at half of its places, so in whole rows too, and minus infinity at some.
     ``ring``: queries and keys are of one sequence, so that its axis stands twice in the scores.
     """
     size = dict(zip("abghjrstuef", s.sizes(11), strict=True)) | {"_": 1}
@@ -40,10 +42,14 @@ def attention(
 
     query, key, value = (tensor(dims) for dims in (q, k, v))
     if ring:
-        sums = [s.call(torch.ops.aten.sum.dim_IntList, x, [0, 1]) for x in (query, key)]
-        s.call(torch.ops.aten.add.Tensor, *sums)
+        sums = [s.call(aten.sum.dim_IntList, x, [0, 1]) for x in (query, key)]
+        s.call(aten.add.Tensor, *sums)
     dtype = torch.bool if mask.startswith("?") else torch.float64
     bias = tensor(mask.strip("?"), dtype) if mask else None
+    if bias and hidden:
+        for number, below in ((hidden, 2), (-torch.inf, 5)):
+            there = s.call(aten.eq.Scalar, s.integers(below, *s.shape(bias)), 0)
+            bias = s.call(aten.masked_fill.Scalar, bias, there, number)
     rng = state(s) if p else None
     out, lse = s.call(own.sdpa.default, query, key, value, bias, rng, p, causal, 0.5, gqa, 7)
     if backward:
@@ -237,3 +243,18 @@ _backward(
     "S2 S2 S2 S2 S2 S2 R -> S2 S2 S2 P attention_ring_backward",
     ring=True, mask="_ h _ _",
 )  # fmt: skip
+
+# ---- keys hidden by large numbers or by minus infinity, whole rows too
+
+for _hidden in (-1e4, torch.finfo(torch.float32).min, torch.finfo(torch.float64).min):
+    _forward(
+        "S0 S0 S0 S0 -> S0 S0, S1 S1 S1 R -> S1 S1, S2 R R S1 -> S2 S2, R R P R -> P R,"
+        "R S2 S2 S2 -> P R attention_keys, S2 S2 S2 S1 -> S2 S2 attention_ring",
+        ring=True, mask="b _ s t", hidden=_hidden,
+    )  # fmt: skip
+    _backward(
+        "S0 S0 S0 S0 S0 S0 S0 -> S0 S0 S0 S0, S1 S1 S1 S1 S1 S1 R -> S1 S1 S1 P, S2 S2 R R S2 S2 S1 -> S2 P P S1,"
+        "R R S2 S2 R R S2 -> P S2 S2 S2, P R R R R R R -> P P P P,"
+        "S2 S2 S2 S2 S2 S2 S1 -> S2 S2 S2 S1 attention_ring_backward",
+        ring=True, mask="b _ s t", hidden=_hidden, causal=True,
+    )  # fmt: skip

@@ -3,8 +3,8 @@
 Formulas: softmax(q k^T * scale + mask) v, with the log-sum-exp of the scores kept for the backward (Dao et al. 2022).
 Contract: ``out`` lies in memory in the order of q, ``lse`` is contiguous, and each gradient lies in the order of its
 tensor, whatever kernel ran; so views behind them hold. A query without a visible key attends to nothing: its output is
-zero, its ``lse`` minus infinity. ``out`` has the batch dimensions that those of q, k and v broadcast to, ``lse`` those
-of q and k.
+zero, its log-sum-exp minus infinity. ``out`` has the batch dimensions that those of q, k and v broadcast to, ``lse``
+those of q and k; its last dimension holds two numbers whose sum is the log-sum-exp (:mod:`hap.operators.merging`).
 
 A causal mask lets a query see the keys up to its own position. Where a rank holds a share of the sequence, ``queries``
 and ``keys`` (:data:`hap.operators.stretch.Stretch`; empty: all of it) say where its own stand, and the window
@@ -26,6 +26,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from hap.operators.library import define, library
 from hap.operators.memory_order import in_order_of
+from hap.operators.merging import log_sum_exp
 from hap.operators.precision import wide
 from hap.operators.random import WINDOW, keep_mask
 from hap.operators.stretch import Stretch, positions
@@ -64,7 +65,8 @@ def _masks(
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
-    scores = (q @ k.mT) * scale
+    # The mask adds to numbers of the wider type, in the backward as here: a large one would swallow what differs.
+    scores = (q @ k.mT).to(wide(q.dtype)) * scale
     if causal:
         visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(visible.logical_not(), -math.inf)
@@ -75,14 +77,20 @@ def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: floa
 
 def _weights(scores: Tensor, lse: Tensor) -> Tensor:
     """The softmax from the log-sum-exp; a row that is masked altogether attends to nothing."""
-    return (scores - lse.unsqueeze(-1)).exp().masked_fill((lse == -math.inf).unsqueeze(-1), 0.0)
+    most, rest = lse.unsqueeze(-2).unbind(-1)
+    return ((scores - most) - rest).exp().masked_fill(most == -math.inf, 0.0)
 
 
-def _flash_fits(q: Tensor, k: Tensor, v: Tensor, p: float) -> bool:
-    """Whether the CPU flash kernels can be called: without heads or query rows they kill the process."""
+def _flash_fits(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float) -> bool:
+    """Whether the CPU flash kernels can be called: without heads or query rows they kill the process.
+
+    They tell the log-sum-exp as one number, which says nothing of how many keys there are where a mask of numbers
+    hides all of them by a large one.
+    """
     return (
         q.device.type == "cpu"
         and p == 0
+        and (mask is None or mask.dtype == torch.bool)
         and q.dim() == k.dim() == v.dim() == 4
         and q.shape[-1] == v.shape[-1]
         and q.numel() > 0
@@ -104,9 +112,8 @@ def _batch(q: Tensor, k: Tensor, v: Tensor) -> torch.Size:
 def _flash_mask(q: Tensor, mask: Tensor | None) -> Tensor | None:
     if mask is None:
         return None
-    if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(mask.logical_not(), -math.inf)
-    return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
+    numbers = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(mask.logical_not(), -math.inf)
+    return numbers.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
 
 
 def _sdpa(
@@ -128,7 +135,7 @@ def _sdpa(
 ) -> tuple[Tensor, Tensor]:
     mask, causal = _masks(q, k, mask, causal, queries, keys)
     repeated_k, repeated_v = _repeated(k, q, gqa), _repeated(v, q, gqa)
-    if _flash_fits(q, repeated_k, repeated_v, p):
+    if _flash_fits(q, repeated_k, repeated_v, mask, p):
         flash_mask = _flash_mask(q, mask)
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             *(_for_flash(x, q.shape[:2]) for x in (q, repeated_k, repeated_v)),
@@ -136,14 +143,13 @@ def _sdpa(
         )  # fmt: skip
         if flash_mask is not None:  # the kernel says zero where there is no visible key
             lse = lse.masked_fill((flash_mask == -math.inf).all(-1), -math.inf)
-        return in_order_of(q, out), lse.contiguous()
-    scores = _scores(q, repeated_k, mask, causal, scale).to(wide(q.dtype))
-    lse = scores.logsumexp(-1)
-    # Not from lse: masked by the lowest number, a row's lse says nothing of how many its keys are.
-    weights = scores.softmax(-1).masked_fill((lse == -math.inf).unsqueeze(-1), 0.0)
+        return in_order_of(q, out), torch.stack([lse, torch.zeros_like(lse)], -1)
+    scores = _scores(q, repeated_k, mask, causal, scale)
+    lse = log_sum_exp(scores)
+    weights = _weights(scores, lse)
     if p:
         weights = weights * keep_mask(weights.shape, rng, p, index, weights, sizes, starts, lengths)
-    return in_order_of(q, weights.to(v.dtype) @ repeated_v), lse.contiguous()
+    return in_order_of(q, weights.to(v.dtype) @ repeated_v), lse
 
 
 def _sdpa_backward(
@@ -171,10 +177,10 @@ def _sdpa_backward(
     mask, causal = _masks(q, k, mask, causal, queries, keys)
     repeated_k, repeated_v = _repeated(k, q, gqa), _repeated(v, q, gqa)
     grad_mask = None
-    if _flash_fits(q, repeated_k, repeated_v, p) and not mask_grad:
+    if _flash_fits(q, repeated_k, repeated_v, mask, p) and not mask_grad:
         grad_q, grad_k, grad_v = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             *(_for_flash(x, q.shape[:2]) for x in (grad, q, repeated_k, repeated_v, out)),
-            lse.masked_fill(lse == -math.inf, 0).contiguous(), 0.0, causal,
+            lse.sum(-1).masked_fill(lse[..., 0] == -math.inf, 0), 0.0, causal,
             attn_mask=_flash_mask(q, mask), scale=scale,
         )  # fmt: skip
     else:
@@ -207,7 +213,7 @@ def _sdpa_fake(
     batches = [x.shape[:-3] + q.shape[-3:-2] if gqa else x.shape[:-2] for x in (q, k, v)]
     out = in_order_of(q, q.new_empty((*torch.broadcast_shapes(*batches), q.shape[-2], v.shape[-1])))
     scores = torch.broadcast_shapes(*batches[:2])
-    return out, q.new_empty((*scores, q.shape[-2]), dtype=wide(q.dtype))
+    return out, q.new_empty((*scores, q.shape[-2], 2), dtype=wide(q.dtype))
 
 
 def _sdpa_backward_fake(

@@ -109,15 +109,14 @@ def _over_keys(site: Site) -> LocalCode:
     tensors = [_value(site, name) for name in ("q", "k", "v", "mask", "rng")]
     out, lse = _call(code, site, tensors, sequence, site.rank, ring=False)
     every = code.call(Stack(), lse)
-    counts = [sequence.elements(rank) for rank in range(len(site.units))]
-    return _exist(site, code, *code.add(summand, (out, every, counts, site.rank), {}, 2, True))
+    return _exist(site, code, *code.add(summand, (out, every, site.rank), {}, 2, True))
 
 
 def _lse_bytes(bound: Bound, axis: int) -> tuple[Inner, ...]:
     q, k = (bound.call.shape_of(name) for name in ("q", "k"))
     outer = q[:-2] if bound.call["gqa"] else broadcast(q[:-2], k[:-2])
     size = max(bound.call.operands[0].dtype.itemsize, torch.float32.itemsize)
-    return (Inner("all_gather", float(prod(outer) * q[-2] * size)),)
+    return (Inner("all_gather", float(prod(outer) * q[-2] * 2 * size)),)
 
 
 # ---- the ring
@@ -188,19 +187,16 @@ def _ring(site: Site) -> LocalCode:
     q = _value(site, "q")
     out: Value | None = None
     lse: Value | None = None
-    seen = 0
     for step in range(ring.count):
         if step:
             ring.shift(ring.block, step)
         if not ring.computes(step):
             continue
-        keys = ring.sequence.elements(ring.source(step))
         new_out, new_lse = ring.attend([q], [], step)
         if out is None or lse is None:
             out, lse = new_out, new_lse
         else:
-            out, lse = code.add(merged, (out, lse, seen, new_out, new_lse, keys), {}, 2, True)
-        seen += keys
+            out, lse = code.add(merged, (out, lse, new_out, new_lse), {}, 2, True)
     if out is None:
         dtypes = [tensor.dtype if tensor else None for tensor in site.call.results]
         made = [

@@ -1,8 +1,9 @@
 """Scaled dot-product attention.
 
 Letters: b batch dimensions, g heads, j and r the heads of queries to each of keys and values (grouped queries), s
-queries, t keys, e and f features of a head. Batch dimensions broadcast. Queries may be shared also under a causal mask,
-which is told where they stand; how keys are, says :mod:`hap.rules.composites.attention`.
+queries, t keys, e and f features of a head; "parts" are the two numbers of a log-sum-exp. Batch dimensions broadcast.
+Queries may be shared also under a causal mask, which is told where they stand; how keys are, says
+:mod:`hap.rules.composites.attention`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _letters(call: Call) -> _Letters | None:
         k=[*k, "t!", "e!"],
         v=[*v, "t!", "f!"],
         out=[*outer, *own[0], "s", "f!"],
-        lse=[*scores, "s"],
+        lse=[*scores, "s", "parts!"],
         scores=[*scores, "s", "t!"],
     )
 
