@@ -7,6 +7,8 @@
 //! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth
 //!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]).
 //! * A composite choice launches one kernel more for each collective inside, and pays for these as for conversions.
+//! * Shares of a run of axes are taken as independent of its parts' shares. An exchange between a run and one of its
+//!   parts is priced as one between unrelated axes: no less than what moves, as some pieces may stay where they are.
 //!
 //! Every cost is an [`Affine`] function of the shares around the given ones, and its value there is the cost
 //! itself, so that the linear program cannot drift from the search.

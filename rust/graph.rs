@@ -15,6 +15,9 @@ pub struct Axis {
     pub name: String,
     /// Number of units that can be given to devices.
     pub size: u64,
+    /// Of a run of adjacent axes that are sharded as one: the axes that it is the product of, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<usize>,
 }
 
 /// A value of the training step.

@@ -65,7 +65,7 @@ impl Graph {
         unique("axes", self.axes.iter().map(|axis| &axis.name))?;
         unique("tensors", self.tensors.iter().map(|tensor| &tensor.name))?;
         unique("operators", self.operators.iter().map(|operator| &operator.name))?;
-        self.axes.iter().try_for_each(validate_axis)?;
+        self.axes.iter().try_for_each(|axis| validate_axis(axis, &self.axes))?;
         self.tensors
             .iter()
             .try_for_each(|tensor| self.validate_tensor(tensor))?;
@@ -359,11 +359,22 @@ pub fn element_bytes(dtype: &str) -> Option<f64> {
         .map(|bits| f64::from(bits) / 8.0)
 }
 
-fn validate_axis(axis: &Axis) -> Result<(), GraphError> {
+fn validate_axis(axis: &Axis, axes: &[Axis]) -> Result<(), GraphError> {
+    let name = &axis.name;
     if axis.size == 0 {
+        return Err(GraphError(format!("axis \"{name}\" has no units, expected one at least")));
+    }
+    let mut product = Some(1u64);
+    for &part in &axis.parts {
+        match axes.get(part) {
+            Some(part) if part.parts.is_empty() => product = product.and_then(|product| product.checked_mul(part.size)),
+            _ => return Err(GraphError(format!("axis \"{name}\" is a run with {part}, which is no axis of its own"))),
+        }
+    }
+    if !axis.parts.is_empty() && product != Some(axis.size) {
+        let size = axis.size;
         return Err(GraphError(format!(
-            "axis \"{}\" has no units, expected one at least",
-            axis.name
+            "axis \"{name}\" has {size} units, which is not the product of its parts' sizes"
         )));
     }
     Ok(())

@@ -112,13 +112,23 @@ fn axis_index(graph: &Graph, field: &'static str, name: &str) -> Result<usize, S
         })
 }
 
+/// By axis, whether it is forbidden. A run of axes is allowed with all of its parts, and forbidden with any of them.
 fn forbidden_axes(graph: &Graph, constraints: &Constraints) -> Result<Vec<bool>, SynthesisError> {
     let mut forbidden = vec![constraints.allowed_axes.is_some(); graph.axes.len()];
     for name in constraints.allowed_axes.iter().flatten() {
         forbidden[axis_index(graph, "constraints.allowed_axes", name)?] = false;
     }
+    for (index, axis) in graph.axes.iter().enumerate() {
+        if !axis.parts.is_empty() && axis.parts.iter().all(|&part| !forbidden[part]) {
+            forbidden[index] = false;
+        }
+    }
+    let mut named = vec![false; graph.axes.len()];
     for name in &constraints.forbidden_axes {
-        forbidden[axis_index(graph, "constraints.forbidden_axes", name)?] = true;
+        named[axis_index(graph, "constraints.forbidden_axes", name)?] = true;
+    }
+    for (index, axis) in graph.axes.iter().enumerate() {
+        forbidden[index] |= named[index] || axis.parts.iter().any(|&part| named[part]);
     }
     Ok(forbidden)
 }

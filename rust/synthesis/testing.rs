@@ -83,6 +83,7 @@ pub fn random_graph(recipe: Recipe) -> Graph {
             .map(|name| Axis {
                 name: name.into(),
                 size: 4,
+                parts: Vec::new(),
             })
             .to_vec(),
         tensors: Vec::new(),

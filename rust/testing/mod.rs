@@ -27,6 +27,7 @@ impl GraphBuilder {
             .map(|(name, size)| Axis {
                 name: (*name).into(),
                 size: *size,
+                parts: Vec::new(),
             })
             .collect();
         let format = "hap-graph-1".into();

@@ -46,6 +46,18 @@ fn errors_name_what_is_wrong() {
         ),
         (|graph| graph.axes[1].size = 0, "axis \"hidden\" has no units"),
         (
+            |graph| graph.axes[1].parts = vec![1],
+            "axis \"hidden\" is a run with 1, which is no axis of its own",
+        ),
+        (
+            |graph| graph.axes[1].parts = vec![0, 3],
+            "axis \"hidden\" is a run with 3, which is no axis of its own",
+        ),
+        (
+            |graph| graph.axes[1].parts = vec![0, 2],
+            "axis \"hidden\" has 4 units, which is not the product",
+        ),
+        (
             |graph| graph.tensors[1].name = "x".into(),
             "two tensors are named \"x\"",
         ),

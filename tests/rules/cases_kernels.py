@@ -72,9 +72,9 @@ def _(s: Sketch) -> None:
     s.call(aten.mm.default, s.tensor(i, k), s.tensor(k, j))
 
 
-@case("aten.mm.default", "S0 R -> S0, S1 R -> S1, S2 S0 -> P, R S1 -> S2, P R -> P, R P -> P")
+@case("aten.mm.default", "S0 R -> S0, S1 R -> S1, S3 R -> S3, S2 S0 -> P, R S1 -> S2, P R -> P, R P -> P")
 def _(s: Sketch) -> None:
-    # batch and sequence are sharded apart
+    # batch and sequence are sharded apart, and as one
     a, b, k, j = s.sizes(4)
     s.call(aten.mm.default, s.product((a, b), (k,)), s.tensor(k, j))
 

@@ -43,7 +43,10 @@ def random_splits(axes: AxisGraph, ranks: int, generator: random.Random) -> Spli
 
 class _Writer:
     def __init__(self, axes: AxisGraph, generator: random.Random, forbidden: frozenset[str], detours: float) -> None:
-        self.axes, self.random, self.forbidden, self.detours = axes, generator, forbidden, detours
+        self.axes, self.random, self.detours = axes, generator, detours
+        # With an axis, the runs that it is part of.
+        named = (({axis.name, *(axes.axes[part].name for part in axis.parts)}, axis.name) for axis in axes.axes)
+        self.forbidden = frozenset(name for names, name in named if names & forbidden)
         self.held: dict[int, list[Placements]] = {}
         self.instructions: list[Instruction] = []
 

@@ -19,8 +19,9 @@ from hap.rules.composites import COMPOSITES
 from hap.rules.families import rule_of
 from hap.rules.local import LocalCode
 from hap.rules.localise import Site, local_code, local_shape
-from hap.rules.naming import Axis, name_axes
+from hap.rules.naming import Axis, name_axes, name_runs
 from hap.rules.pieces import Occurrence
+from hap.rules.runs import Runs, find_runs, sizes_with_run, tensor_stands
 from hap.rules.sums import find_sums
 
 logger = logging.getLogger("hap")
@@ -35,8 +36,9 @@ class AxisGraph:
 
     Attributes:
         graph: the graph.
-        axes: the model's axes.
-        occurrences: for each tensor its axes, dimension by dimension, outermost first. ``Shard(i)`` means entry ``i``.
+        axes: the model's axes; behind them the runs of adjacent ones that can be sharded as one.
+        occurrences: for each tensor its axes, dimension by dimension, outermost first; then the runs that lie inside of
+            a dimension. ``Shard(i)`` means entry ``i``.
         choices: for each operator every way to run it; the first is the replicated one.
         replicated: operators that no rule speaks of.
         layout: for each operator, whether it only renames indices.
@@ -91,7 +93,7 @@ class AxisGraph:
             call=call,
             bound=bound,
             choice=choice,
-            leaf_sizes={} if bound is None else _leaf_sizes(bound),
+            leaf_sizes={} if bound is None else _leaf_sizes(bound, choice),
             operand_occurrences=tuple(self.occurrences[t] for t in node.operands),
             result_occurrences=tuple(None if t is None else self.occurrences[t] for t in node.results),
             share=units[rank] if units else 0,
@@ -102,8 +104,13 @@ class AxisGraph:
         return local_code(site) if choice.composite is None else COMPOSITES[choice.composite].code(site)
 
 
-def _leaf_sizes(bound: Bound) -> dict[str, list[int]]:
-    return {letter: [leaf.size for leaf in leaves(factors)] for letter, factors in bound.letters.items()}
+def _leaf_sizes(bound: Bound, choice: Choice) -> dict[str, list[int]]:
+    """Sizes of the leaves of each letter; a run that the choice shards is one of them."""
+    sizes = {letter: [leaf.size for leaf in leaves(factors)] for letter, factors in bound.letters.items()}
+    if choice.letter is not None and choice.leaves > 1:
+        letter, first = choice.letter
+        sizes[letter] = sizes_with_run(sizes[letter], first, choice.leaves)
+    return sizes
 
 
 def annotate(graph: Graph) -> AxisGraph:
@@ -137,20 +144,17 @@ def annotate(graph: Graph) -> AxisGraph:
     for i in replicated:
         _warn(graph.operators[i], rules[i])
     axes, numbers = name_axes(graph, dims)
-    occurrences = tuple(
-        tuple(
-            Occurrence(dim, numbers[entry.axis], entry.blocks)
-            for dim, factors in enumerate(own)
-            for entry in entries(factors)
-        )
-        for own in dims
-    )
+    busy = (b for b in bound if b is not None and costs.contracts(b))
+    found = [run for run in find_runs(busy) if all(leaf in numbers for leaf in run)]
+    runs = {run: len(axes) + i for i, run in enumerate(found)}
+    axes += name_runs(found, axes, numbers)
+    occurrences = tuple(_occurrences(own, numbers, runs) for own in dims)
     return AxisGraph(
         graph=graph,
         axes=axes,
         occurrences=occurrences,
         choices=tuple(
-            _choices(graph, operator, b, dims, numbers) for operator, b in zip(graph.operators, bound, strict=True)
+            _choices(graph, operator, b, dims, numbers, runs) for operator, b in zip(graph.operators, bound, strict=True)
         ),
         replicated=replicated,
         layout=tuple(b is not None and b.rule.layout for b in bound),
@@ -184,8 +188,26 @@ def _bind(call: Call, rule: Rule, operator: Operator, dims: Sequence[Dims], hard
     return bind(call, rule, operands, results, inner)
 
 
+def _occurrences(dims: Dims, numbers: Mapping[Factor, int], runs: Runs) -> tuple[Occurrence, ...]:
+    """The entries of a tensor: its axes, dimension by dimension, then the runs that lie inside of one."""
+    axes = [
+        Occurrence(dim, numbers[entry.axis], entry.blocks)
+        for dim, factors in enumerate(dims)
+        for entry in entries(factors)
+    ]
+    together = [
+        Occurrence(dim, runs[stand.run], ((stand.outer, stand.inner),)) for dim, stand in tensor_stands(dims, runs)
+    ]
+    return (*axes, *together)
+
+
 def _choices(
-    graph: Graph, operator: Operator, bound: Bound | None, dims: Sequence[Dims], numbers: Mapping[Factor, int]
+    graph: Graph,
+    operator: Operator,
+    bound: Bound | None,
+    dims: Sequence[Dims],
+    numbers: Mapping[Factor, int],
+    runs: Runs,
 ) -> tuple[Choice, ...]:
     operands = operator.operands
     if bound is None:
@@ -198,6 +220,7 @@ def _choices(
         [None if t is None else dims[t] for t in operator.results],
         numbers,
         COMPOSITES,
+        runs,
     )
 
 

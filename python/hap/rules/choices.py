@@ -1,6 +1,6 @@
 """The instructions that follow from a bound line: every way to run an operator on all devices.
 
-* *Shard* one leaf of a letter: operands that hold it are sharded, the others whole. A result that holds it is sharded;
+* *Shard* one leaf of a letter, or a run of its leaves as one (:mod:`hap.rules.runs`): operands that hold it are sharded, the others whole. A result that holds it is sharded;
   one that reads an operand with it but lacks it is partial; one that reads none is whole. Where a result is partial,
   the additive operands without the letter are partial too, or they would be counted once per device.
 * *Pass a partial* through one linear operand (and all additive ones), or through all additive ones together.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -22,6 +23,7 @@ from hap.rules.axes import Factor, leaves, width
 from hap.rules.axes import axes as axes_of
 from hap.rules.binding import Bound, Dims, Letters
 from hap.rules.notation import blocks
+from hap.rules.runs import Run, Runs, Stand, stands, tensor_stands
 
 if TYPE_CHECKING:
     from hap.rules.local import LocalCode
@@ -76,7 +78,8 @@ class Choice:
         inputs: placement needed of each of the operator's operands.
         outputs: placement gained of each result that exists.
         axis: the axis that the work is shared along; ``None`` where every device does the whole of it.
-        letter: the letter of the rule and its leaf that runs along that axis.
+        letter: the letter of the rule and its leaf that runs along that axis; the first one, where it is a run.
+        leaves: how many leaves of the letter are sharded as one.
         composite: the name of the composite instruction that it is, if it is one.
         collectives: the collectives inside, in order.
     """
@@ -87,6 +90,7 @@ class Choice:
     letter: Leaf | None = None
     composite: str | None = None
     collectives: tuple[Inner, ...] = ()
+    leaves: int = 1
 
 
 def occurrence_map(dims: Dims, letters: Letters, factors: Mapping[str, Sequence[Factor]]) -> dict[Leaf, int]:
@@ -152,6 +156,7 @@ def operator_choices(
     result_dims: Sequence[Dims | None],
     axes: Mapping[Factor, int],
     composites: Mapping[str, Composite],
+    runs: Runs,
 ) -> tuple[Choice, ...]:
     """All choices of an operator; the first is the replicated one.
 
@@ -162,6 +167,7 @@ def operator_choices(
         result_dims: factors of each of :attr:`Operator.results`.
         axes: the number of each leaf's axis.
         composites: the composite instructions that lines name.
+        runs: the number of each run's axis.
     """
     results = [(i, tensor) for i, tensor in enumerate(bound.call.results) if tensor is not None]
     found = [Choice((REPLICATE,) * len(operands), (REPLICATE,) * len(results))]
@@ -186,6 +192,15 @@ def operator_choices(
             placed = _shard([(letter, i), *also], bound, operands, results, operand_maps, result_maps)
             if placed is not None:
                 found.append(Choice(*placed, axis=axes[factor], letter=(letter, i)))
+    for letter, stand in _letter_stands(bound, runs):
+        leaf, count = (letter, stand.first), len(stand.run)
+        in_operands = [
+            _run_map(d, m, leaf, stand.run, runs) for d, m in zip(operand_dims, operand_maps, strict=True)
+        ]
+        in_results = {i: _run_map(result_dims[i] or [], m, leaf, stand.run, runs) for i, m in result_maps.items()}
+        placed = _shard([leaf], bound, operands, results, in_operands, in_results)
+        if placed is not None:
+            found.append(Choice(*placed, axis=runs[stand.run], letter=leaf, leaves=count))
     for letter, name in bound.composites:
         composite = composites[name]
         own = leaves(bound.letters[letter])
@@ -205,6 +220,31 @@ def operator_choices(
 
 def _has_sum(factors: Sequence[Factor]) -> bool:
     return any(leaf.blocks is not None for leaf in leaves(factors))
+
+
+def _letter_stands(bound: Bound, runs: Runs) -> list[tuple[str, Stand]]:
+    """The runs that stand in letters that may be sharded along them."""
+    return [
+        (letter, stand)
+        for letter, factors in bound.letters.items()
+        if letter not in bound.blocked and not _has_sum(factors)
+        for stand in stands(factors, runs)
+        if stand.first == 0 or not bound.rule.outermost
+    ]
+
+
+def _run_map(dims: Dims, found: Mapping[Leaf, int], leaf: Leaf, run: Run, runs: Runs) -> dict[Leaf, int]:
+    """The entry of a run of a letter, from ``leaf`` on, in one tensor; none where it is not in one dimension there."""
+    letter, first = leaf
+    places = [found.get((letter, first + i)) for i in range(len(run))]
+    start = places[0]
+    if start is None or places != list(range(start, start + len(run))):
+        return {}
+    before = [0, *accumulate(sum(width(own) for own in leaves(factors)) for factors in dims)]
+    for entry, (dim, stand) in enumerate(tensor_stands(dims, runs)):
+        if stand.run == run and before[dim] + _numbered(dims[dim])[stand.first][0] == start:
+            return {leaf: before[-1] + entry}
+    return {}
 
 
 def _pass_partial(bound: Bound, operands: Sequence[Tensor], results: Sequence[tuple[int, Tensor]]) -> list[Choice]:

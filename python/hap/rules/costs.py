@@ -9,6 +9,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from hap.graph import Graph, Ref
+from hap.rules.binding import Bound
 from hap.rules.call import Call, Rule
 from hap.rules.families import rule_of
 
@@ -20,6 +21,25 @@ def formula(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
         return rule.flops
     found = flop_registry.get(target.overloadpacket) or flop_registry.get(target)
     return found if callable(found) else None
+
+
+def contracts(bound: Bound) -> bool:
+    """Whether an operator does more work than to touch its elements: contractions, convolutions, attention.
+
+    It has a FLOP formula, and sums over a letter of its numbers.
+    """
+    if formula(bound.call.operator.target) is None:
+        return False
+    operands = [bound.call.operands[place] for place in bound.call.order]
+    return any(
+        letter not in result
+        for tensor, letters in zip(operands, bound.operands, strict=True)
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex
+        for group in letters.groups
+        for letter in group
+        for result in bound.results
+        if result is not None
+    )
 
 
 def flops(graph: Graph, call: Call, rule: Rule | None) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from hap.graph import Graph
 from hap.rules.axes import Factor
 from hap.rules.axes import axes as axes_of
 from hap.rules.binding import Dims
+from hap.rules.runs import Run
 
 BATCH = "batch"
 """Name of the axis of the samples: the outermost axis of the first input."""
@@ -16,10 +18,14 @@ BATCH = "batch"
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named index of the model: ``size`` units that can be given to devices."""
+    """A named index of the model: ``size`` units that can be given to devices.
+
+    ``parts``: of a run (:mod:`hap.rules.runs`), the numbers of the axes that it is the product of, outermost first.
+    """
 
     name: str
     size: int
+    parts: tuple[int, ...] = ()
 
 
 def name_axes(graph: Graph, dims: Sequence[Dims]) -> tuple[tuple[Axis, ...], dict[Factor, int]]:
@@ -59,3 +65,11 @@ def name_axes(graph: Graph, dims: Sequence[Dims]) -> tuple[tuple[Axis, ...], dic
                 if leaf not in numbers:
                     add(leaf, f"{base}.{dim}" if len(own) == 1 else f"{base}.{dim}.{place}")
     return tuple(axes), numbers
+
+
+def name_runs(runs: Sequence[Run], axes: Sequence[Axis], numbers: Mapping[Factor, int]) -> tuple[Axis, ...]:
+    """The axes of runs, called after their parts: ``batch*labels.1``."""
+    parts = [tuple(numbers[leaf] for leaf in run) for run in runs]
+    return tuple(
+        Axis("*".join(axes[part].name for part in own), prod(axes[part].size for part in own), own) for own in parts
+    )

@@ -12,6 +12,7 @@ from hap.graph import Graph
 from hap.placement import Placements
 from hap.rules import costs
 from hap.rules.choices import Choice, summable
+from hap.rules.naming import Axis
 
 if TYPE_CHECKING:
     from hap.rules.annotate import AxisGraph
@@ -25,7 +26,7 @@ def to_json(axes: AxisGraph) -> bytes:
     return msgspec.json.encode(
         {
             "format": FORMAT,
-            "axes": [{"name": axis.name, "size": axis.size} for axis in axes.axes],
+            "axes": [_axis(axis) for axis in axes.axes],
             "tensors": [
                 {
                     "name": tensor.name,
@@ -45,6 +46,11 @@ def to_json(axes: AxisGraph) -> bytes:
             ],
         }
     )
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    written: dict[str, Any] = {"name": axis.name, "size": axis.size}
+    return written | {"parts": axis.parts} if axis.parts else written
 
 
 def _operator(axes: AxisGraph, index: int) -> dict[str, Any]:
