@@ -362,13 +362,19 @@ pub fn element_bytes(dtype: &str) -> Option<f64> {
 fn validate_axis(axis: &Axis, axes: &[Axis]) -> Result<(), GraphError> {
     let name = &axis.name;
     if axis.size == 0 {
-        return Err(GraphError(format!("axis \"{name}\" has no units, expected one at least")));
+        return Err(GraphError(format!(
+            "axis \"{name}\" has no units, expected one at least"
+        )));
     }
     let mut product = Some(1u64);
     for &part in &axis.parts {
         match axes.get(part) {
             Some(part) if part.parts.is_empty() => product = product.and_then(|product| product.checked_mul(part.size)),
-            _ => return Err(GraphError(format!("axis \"{name}\" is a run with {part}, which is no axis of its own"))),
+            _ => {
+                return Err(GraphError(format!(
+                    "axis \"{name}\" is a run with {part}, which is no axis of its own"
+                )));
+            }
         }
     }
     if !axis.parts.is_empty() && product != Some(axis.size) {

@@ -154,7 +154,8 @@ def annotate(graph: Graph) -> AxisGraph:
         axes=axes,
         occurrences=occurrences,
         choices=tuple(
-            _choices(graph, operator, b, dims, numbers, runs) for operator, b in zip(graph.operators, bound, strict=True)
+            _choices(graph, operator, b, dims, numbers, runs)
+            for operator, b in zip(graph.operators, bound, strict=True)
         ),
         replicated=replicated,
         layout=tuple(b is not None and b.rule.layout for b in bound),

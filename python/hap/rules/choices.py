@@ -1,8 +1,9 @@
 """The instructions that follow from a bound line: every way to run an operator on all devices.
 
-* *Shard* one leaf of a letter, or a run of its leaves as one (:mod:`hap.rules.runs`): operands that hold it are sharded, the others whole. A result that holds it is sharded;
-  one that reads an operand with it but lacks it is partial; one that reads none is whole. Where a result is partial,
-  the additive operands without the letter are partial too, or they would be counted once per device.
+* *Shard* one leaf of a letter, or a run of its leaves as one (:mod:`hap.rules.runs`): operands that hold it are
+  sharded, the others whole. A result that holds it is sharded; one that reads an operand with it but lacks it is
+  partial; one that reads none is whole. Where a result is partial, the additive operands without the letter are partial
+  too, or they would be counted once per device.
 * *Pass a partial* through one linear operand (and all additive ones), or through all additive ones together.
 * *Composite*: shard one leaf of a blocked letter, as a composite instruction of the line knows how
   (:mod:`hap.rules.composites`).
@@ -193,14 +194,12 @@ def operator_choices(
             if placed is not None:
                 found.append(Choice(*placed, axis=axes[factor], letter=(letter, i)))
     for letter, stand in _letter_stands(bound, runs):
-        leaf, count = (letter, stand.first), len(stand.run)
-        in_operands = [
-            _run_map(d, m, leaf, stand.run, runs) for d, m in zip(operand_dims, operand_maps, strict=True)
-        ]
-        in_results = {i: _run_map(result_dims[i] or [], m, leaf, stand.run, runs) for i, m in result_maps.items()}
-        placed = _shard([leaf], bound, operands, results, in_operands, in_results)
+        at = (letter, stand.first)
+        in_operands = [_run_map(d, m, at, stand.run, runs) for d, m in zip(operand_dims, operand_maps, strict=True)]
+        in_results = {i: _run_map(result_dims[i] or [], m, at, stand.run, runs) for i, m in result_maps.items()}
+        placed = _shard([at], bound, operands, results, in_operands, in_results)
         if placed is not None:
-            found.append(Choice(*placed, axis=runs[stand.run], letter=leaf, leaves=count))
+            found.append(Choice(*placed, axis=runs[stand.run], letter=at, leaves=len(stand.run)))
     for letter, name in bound.composites:
         composite = composites[name]
         own = leaves(bound.letters[letter])
