@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from hap.operators.merging import summand
 from hap.rules.composites import attention
 from hap.rules.localise import Site, narrow
 from hap.rules.pieces import Blocks
@@ -22,12 +23,12 @@ def _whole_columns(site: Site, letters: Sequence[str], also: Mapping[Any, Any] |
     return _window(site, letters)
 
 
-def _added(out: torch.Tensor, lse: torch.Tensor, _: int, other: torch.Tensor, __: torch.Tensor, ___: int) -> Any:
-    return out + other, lse
+def _added(out: torch.Tensor, lse: torch.Tensor, other_out: torch.Tensor, _: torch.Tensor) -> Any:
+    return out + other_out, lse
 
 
-def _unscaled(out: torch.Tensor, rows: torch.Tensor, keys: Sequence[int], part: int) -> Any:
-    return out, rows.logsumexp(0)
+def _unscaled(out: torch.Tensor, every_lse: torch.Tensor, part: int) -> Any:
+    return out, summand(out, every_lse, part)[1]
 
 
 def _first_columns(mask: torch.Tensor, dim: int, blocks: Blocks, start: int, length: int) -> torch.Tensor:
