@@ -101,7 +101,7 @@ _forward(
 _forward(
     # the sequence is a product: a share of one of its axes is no stretch of positions
     "S0 S0 S0 -> S0 S0, S1 R R -> S1 S1, S2 R R -> S2 S2, R R P -> P R,"
-    "R S1 S1 -> P R attention_keys, R S2 S2 -> P R attention_keys, S4 R R -> S4 S3",
+    "R S1 S1 -> P R attention_keys, R S2 S2 -> P R attention_keys, S4 R R -> S4 S4",
     q="b su e", k="b su e", v="b su e", causal=True,
 )  # fmt: skip
 _backward(
@@ -122,7 +122,7 @@ _backward(
 _backward(
     "S0 S0 S0 S0 S0 S0 -> S0 S0 S0, S1 S1 R R S1 S1 -> S1 P P, S2 S2 R R S2 S2 -> S2 P P,"
     "R R S1 S1 R R -> P S1 S1, R R S2 S2 R R -> P S2 S2, P R R R R R -> P P P,"
-    "S4 S4 R R S4 S3 -> S4 P P, R R S4 S4 R R -> P S4 S4",
+    "S4 S4 R R S4 S4 -> S4 P P, R R S4 S4 R R -> P S4 S4",
     q="b su e", k="b su e", v="b su e", causal=True,
 )  # fmt: skip
 
@@ -198,14 +198,14 @@ for _causal in (False, True):
 _forward(
     "S0 S0 S0 -> S0 S0, S1 S1 S1 -> S1 S1, S2 R R -> S2 S2, S3 R R -> S3 S3, R R P -> P R,"
     "R S2 S2 -> P R attention_keys, R S3 S3 -> P R attention_keys,"
-    "S2 S2 S2 -> S2 S2 attention_ring, S3 S3 S3 -> S3 S3 attention_ring, S5 R R -> S5 S4",
+    "S2 S2 S2 -> S2 S2 attention_ring, S3 S3 S3 -> S3 S3 attention_ring, S5 R R -> S5 S5",
     ring=True, q="b h su e", k="b h su e", v="b h su e", causal=True,
 )  # fmt: skip
 _backward(
     "S0 S0 S0 S0 S0 S0 -> S0 S0 S0, S1 S1 S1 S1 S1 S1 -> S1 S1 S1, S2 S2 R R S2 S2 -> S2 P P,"
     "S3 S3 R R S3 S3 -> S3 P P, R R S2 S2 R R -> P S2 S2, R R S3 S3 R R -> P S3 S3, P R R R R R -> P P P,"
     "S2 S2 S2 S2 S2 S2 -> S2 S2 S2 attention_ring_backward, S3 S3 S3 S3 S3 S3 -> S3 S3 S3 attention_ring_backward,"
-    "S5 S5 R R S5 S4 -> S5 P P, R R S5 S5 R R -> P S5 S5",
+    "S5 S5 R R S5 S5 -> S5 P P, R R S5 S5 R R -> P S5 S5",
     ring=True, q="b h su e", k="b h su e", v="b h su e", causal=True,
 )  # fmt: skip
 _forward(
