@@ -73,9 +73,10 @@ const FIRST_SIZE: u64 = 1000;
 const SIZE_GROWTH: u64 = 4;
 /// Dual ascent stalls where a round closes no more than this part of the gap.
 const STALLED: f64 = 0.02;
-/// Passes of dual ascent in the first round, and in those after it.
-const FIRST_PASSES: usize = 10;
-const PASSES: usize = 20;
+/// Passes of dual ascent in a round.
+const PASSES: usize = 10;
+/// Table entries that dual ascent visits in the time that an elimination takes for one.
+const ENTRY_WORK: u64 = 8;
 /// The first width of the incumbents' search: reduced costs up to this part of the bound.
 const FIRST_WIDTH: f64 = 0.0005;
 /// Incumbents may take this part of the allowed table entries: there are several, and most prove nothing.
@@ -117,6 +118,8 @@ struct Solver<'a> {
     largest_cost: f64,
     /// Width of the search for incumbents, relative to the bound.
     width: f64,
+    /// Table entries that one elimination may have at present.
+    patience: u64,
 }
 
 /// Whether the incumbent has been proven optimal.
@@ -143,36 +146,33 @@ impl<'a> Solver<'a> {
             states: 0,
             largest_cost: problem.largest_cost(),
             width: FIRST_WIDTH,
+            patience: u64::MAX,
         })
     }
 
     fn run(mut self) -> Result<Solution, SolveError> {
         let mut size = FIRST_SIZE;
         let mut last_bound = f64::NEG_INFINITY;
-        let mut passes = FIRST_PASSES;
         let mut status = self.eliminate_small(size)?;
         while status == Status::Open && !self.budget.is_spent() {
-            let (bound, work) = dual::ascend(&mut self.remainder, passes);
+            let (bound, work) = dual::ascend(&mut self.remainder, PASSES);
             self.budget.work(work);
+            // While the bound rises, eliminations may take about as long as the ascent has.
+            self.patience = work / ENTRY_WORK;
             status = self.improve(bound)?;
-            if status == Status::Proven {
-                break;
-            }
-            if passes == PASSES && self.has_stalled(bound, bound - last_bound) {
-                if self.incumbent.is_none() {
+            if status == Status::Open && self.has_stalled(bound, bound - last_bound) {
+                self.patience = u64::MAX;
+                status = self.improve(bound)?;
+                if status == Status::Open && self.incumbent.is_none() {
                     status = self.eliminate_exactly()?;
-                    if status == Status::Proven {
-                        break;
-                    }
                 }
-                if size >= self.budget.entries_left() {
+                if status == Status::Proven || size >= self.budget.entries_left() {
                     break;
                 }
                 size *= SIZE_GROWTH;
                 status = self.eliminate_small(size)?;
             }
             last_bound = bound;
-            passes = PASSES;
         }
         let bound = if status == Status::Proven {
             f64::INFINITY
@@ -262,7 +262,7 @@ impl<'a> Solver<'a> {
 
     /// Eliminates all that is left, if its tables fit into the budget.
     fn eliminate_exactly(&mut self) -> Result<Status, SolveError> {
-        let Some(order) = best_order(&self.remainder, self.budget.entries_left()) else {
+        let Some(order) = best_order(&self.remainder, self.budget.entries_left().min(self.patience)) else {
             return Ok(Status::Open);
         };
         eliminate_all(&mut self.remainder, &order, &mut self.budget);
@@ -295,7 +295,7 @@ impl<'a> Solver<'a> {
             return Ok(Attempt::Infeasible);
         };
         let mut part = self.remainder.restricted(&drops);
-        let limit = self.budget.entries_left() / INCUMBENT_SHARE;
+        let limit = (self.budget.entries_left() / INCUMBENT_SHARE).min(self.patience);
         let Some(order) = best_order(&part, limit) else {
             return Ok(Attempt::TooLarge);
         };
