@@ -32,6 +32,9 @@ class Module(nn.Module):
         self.register_buffer("total", torch.ones(4))
         self.memory: dict[str, torch.Tensor] = {}
         self.kept = [torch.ones(4)]
+        self.fc.step = 0
+        self.called = False
+        self.positions: torch.Tensor | None = None
         self.body = body
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -194,6 +197,50 @@ def counts_in_an_attribute(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (self.fc(x) * scale + self.fc.cache).sum()
 
 
+def counts(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.fc.step += 1
+    return self.fc(x).sum() * self.fc.step
+
+
+COUNTS = {"calls": 0}
+CALLS = 0
+
+
+def counts_in_a_global(self: Any, x: torch.Tensor) -> torch.Tensor:
+    global CALLS
+    CALLS += 1
+    return self.fc(x).sum() * CALLS
+
+
+def counts_in_a_container(self: Any, x: torch.Tensor) -> torch.Tensor:
+    COUNTS["calls"] += 1
+    return self.fc(x).sum() * COUNTS["calls"]
+
+
+def counts_entries(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.kept.append(x.mean(0))
+    return self.fc(x).sum() * len(self.kept)
+
+
+def begins_otherwise(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.fc.step += 1
+    return self.fc(x).sum() if self.fc.step > 1 else self.fc(x).mean()
+
+
+def counts_beside_a_cache(self: Any, x: torch.Tensor) -> torch.Tensor:
+    if self.positions is None:
+        self.positions = torch.arange(4.0)
+    self.fc.step += 1
+    return (self.fc(x) * self.positions).sum() * self.fc.step
+
+
+def computes_once_otherwise(self: Any, x: torch.Tensor) -> torch.Tensor:
+    if self.called:
+        return self.fc(x).sum()
+    self.called = True
+    return self.fc(x).mean()
+
+
 def selects_indices(self: Any, x: torch.Tensor) -> torch.Tensor:
     rows = x[:, 0].nonzero().squeeze(1)
     return self.fc(x[rows]).sum()
@@ -273,6 +320,13 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (replaces_an_entry, r'test_refusals\.py:\d+: self\.kept.*the attribute "kept", a container.*as a buffer'),
         (keeps_noise, r'the forward changes the attribute "fc\.noise".*register it as a buffer'),
         (counts_in_an_attribute, r'the forward changes the attribute "fc\.cache".*register it as a buffer'),
+        (counts, r'changes Python state, "fc\.step" \(from 0 to 1\), by which its next call .*in a buffer'),
+        (counts_in_a_global, r'changes Python state, "tests\.trace\.test_refusals\.CALLS" \(from 0 to 1\), by'),
+        (counts_in_a_container, r'changes Python state, "tests\.trace\.test_refusals\.COUNTS", by which'),
+        (counts_entries, r'changes Python state, "kept", by which'),
+        (begins_otherwise, r'changes Python state, "fc\.step" \(from 0 to 1\), by which'),
+        (counts_beside_a_cache, r'changes Python state, "fc\.step" \(from 0 to 1\), by which'),
+        (computes_once_otherwise, r'changes Python state, "called" \(from False to True\), by which'),
         (makes_a_namespace, r"test_refusals\.py:\d+: .*SimpleNamespace.*cannot be captured"),
         (checkpoints_a_sequence, r"test_refusals\.py:\d+: .*checkpoint_sequential.*cannot be captured"),
         (differentiates, r"test_refusals\.py:\d+: .*: torch\.autograd\.grad inside the forward cannot be captured"),
@@ -301,6 +355,7 @@ def test_forwards_that_cannot_be_captured(body: Callable[..., Any], message: str
     assert "\n" not in str(caught.value)
     assert torch.equal(x, torch.ones(3, 4))
     assert type(module.fc.weight) is nn.Parameter
+    assert (CALLS, COUNTS, module.fc.step, module.called, len(module.kept)) == (0, {"calls": 0}, 0, False, 1)
 
 
 def linear(self: Any, x: torch.Tensor) -> torch.Tensor:

@@ -150,6 +150,28 @@ class Logged(nn.Module):
         return h.square().mean()
 
 
+class Flagged(nn.Module):
+    """A flag and what its first call makes; a counter, by its class's default, and a list that nothing reads."""
+
+    seen = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.ready = False
+        self.lengths: list[int] = []
+        self.shape: tuple[int, ...] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.ready:
+            self.table = torch.arange(4).double()
+            self.ready = True
+        self.seen += 1
+        self.lengths.append(x.shape[0])
+        self.shape = tuple(x.shape)
+        return (self.fc(x) * self.table).square().mean()
+
+
 class Hooked(nn.Module):
     """Hooks before and after a submodule's forward that change its input and output."""
 
@@ -225,6 +247,7 @@ ENTRIES: dict[str, Any] = {
     "masks kept in dictionaries": lambda: Call(Masked(), (floats(3, 5, 4),)),
     "masks kept in attributes": lambda: Call(Lazy(), (floats(5, 4),)),
     "values left in attributes": lambda: Call(Logged(), (floats(5, 4),)),
+    "flags and counters": lambda: Call(Flagged(), (floats(5, 4),)),
     "hooks": lambda: Call(Hooked(), (floats(5, 4),)),
     "hooks on the module itself": lambda: hooked(Call(Hooked(), (floats(5, 4),))),
     "evaluation": lambda: Call(Mixed().eval(), (floats(5, 4),)),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from torch.fx import Node
 
 from hap.errors import TraceError
 from hap.trace.sources import dotted, source_of
+from hap.trace.state import Change, attribute_change, entries_change
 
 # Their first operand gives shape, element type and device alone.
 _LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
@@ -61,12 +63,14 @@ class Attributes:
         assigned: the last value of each that it assigns: a node of the graph where it is a tensor, else ``None``.
         looked_into: lists and dicts of which it reads an entry before it changes them.
         containers: those that it changes, as capture sees them, by path.
+        places: where attributes that it assigns stand, by path: the object and the value, as capture sees them.
     """
 
     read: set[str] = field(default_factory=set)
     assigned: dict[str, Node | None] = field(default_factory=dict)
     looked_into: set[str] = field(default_factory=set)
     containers: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, tuple[Any, str, Any]] = field(default_factory=dict)
 
     def note_read(self, item: Any, name: str) -> None:
         """An attribute of ``item`` is read."""
@@ -80,6 +84,7 @@ class Attributes:
         if path is not None:
             proxy = getattr(value, "proxy", None)
             self.assigned[path] = proxy.node if isinstance(proxy, torch.fx.Proxy) else None
+            self.places[path] = (item, name, value)
 
     def note_entries_read(self, container: Any) -> None:
         """An entry of a list or dict is read, or looked for."""
@@ -93,8 +98,23 @@ class Attributes:
         if path is not None:
             self.containers[path] = container
 
+    def changes(self, root: Any) -> list[Change]:
+        """What a capture of ``root`` leaves behind."""
+        scope = {"L": {"self": root}, "G": vars(sys.modules[type(root).__module__])}
+        found = []
+        for path, (item, name, value) in self.places.items():
+            # Only of objects it is known what is read of them.
+            read = path in self.read or not isinstance(item, UserDefinedObjectVariable)
+            found.append(attribute_change(path, item, name, value, scope, read))
+        found += [entries_change(path, container, scope) for path, container in self.containers.items()]
+        return [change for change in found if change is not None]
+
+    def under(self, source: str) -> list[str]:
+        """The attributes of an object that are assigned, by the name that capture has for it."""
+        return [path for path, (item, _, _) in self.places.items() if item.source.name == source]
+
     def check(self) -> None:
-        """Refuses state.
+        """Refuses tensors as state.
 
         Raises:
             TraceError: a tensor that depends on more than constants replaces an attribute that the forward has read, or
@@ -186,9 +206,8 @@ def _writes(node: Node) -> bool:
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[Attributes]:
+def watched(attributes: Attributes) -> Iterator[None]:
     """Within, notes what a capture reads and assigns."""
-    attributes = Attributes()
     reads, looks, assigns = (
         UserDefinedObjectVariable.var_getattr,
         UserDefinedObjectVariable.call_obj_hasattr,
@@ -231,4 +250,4 @@ def watched() -> Iterator[Attributes]:
         stack.enter_context(patch.object(UserDefinedObjectVariable, "var_getattr", var_getattr))
         stack.enter_context(patch.object(UserDefinedObjectVariable, "call_obj_hasattr", call_obj_hasattr))
         stack.enter_context(patch.object(SideEffects, "store_attr", store_attr))
-        yield attributes
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import logging
 import os
 import re
@@ -18,13 +19,15 @@ from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
 from hap.errors import TraceError
-from hap.trace.attributes import watched
+from hap.trace.attributes import Attributes, watched
 from hap.trace.compat import is_hidden_side_effect
 from hap.trace.decompositions import TABLE
 from hap.trace.inspections import Inspector, inspecting
 from hap.trace.refusals import check_captured
 from hap.trace.replacements import replace_targets, replaced, replaced_for_capture
 from hap.trace.root import Root
+from hap.trace.sources import dotted
+from hap.trace.state import Captured, check_settled
 
 logger = logging.getLogger("hap")
 _SIDE_EFFECTS = re.compile(r"certain side effects happened in the model\.forward.*: (?P<sources>\[.*\])", re.DOTALL)
@@ -41,7 +44,7 @@ def _ignored_functions() -> set[Any]:
 
 
 @contextlib.contextmanager
-def _settings() -> Iterator[None]:
+def _settings(attributes: Attributes) -> Iterator[None]:
     """Dynamo's settings for one static graph. Its caches stay: they hold the user's compiled functions."""
     cached = torch.is_autocast_cache_enabled()
     config = torch._dynamo.config.patch(
@@ -56,7 +59,12 @@ def _settings() -> Iterator[None]:
         # Fakes must not get into the user's cache of weights that autocast has converted.
         torch.set_autocast_cache_enabled(False)
         # PyTorch logs a traceback of its own where shapes do not fit; hap's error says it in a line.
-        with config, torch.enable_grad(), _silent("torch._subclasses.fake_tensor"), _warnings_about_the_module():
+        with (
+            config,
+            torch.enable_grad(),
+            _silent("torch._subclasses.fake_tensor"),
+            _warnings_about_the_module(attributes),
+        ):
             yield
     finally:
         torch.set_autocast_cache_enabled(cached)
@@ -74,7 +82,7 @@ def _silent(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _warnings_about_the_module() -> Iterator[None]:
+def _warnings_about_the_module(attributes: Attributes) -> Iterator[None]:
     """Of Dynamo's warnings only that a side effect is lost concerns the user; the warnings of others pass through."""
     with warnings.catch_warnings(record=True) as caught:
         # Whatever the user ignores: it is decided below, where warnings are given again.
@@ -86,27 +94,27 @@ def _warnings_about_the_module() -> Iterator[None]:
         if found:
             for source in ast.literal_eval(found["sources"]):
                 # The root module writes back buffers that were made anew.
-                if not source.endswith("._buffers") and not is_hidden_side_effect(source):
-                    logger.warning(
-                        "the forward changes Python state (%s); such changes are no part of a training step under hap",
-                        source.replace("L['self']._modules['module']", "module"),
-                    )
+                if source.endswith("._buffers") or is_hidden_side_effect(source):
+                    continue
+                logger.warning(
+                    "the forward changes Python state (%s); such changes are no part of a training step under hap: "
+                    "keep what a later call reads in a buffer, or change it outside of the forward",
+                    ", ".join(attributes.under(source)) or dotted(source),
+                )
         elif not warning.filename.startswith(dynamo):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def capture(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> torch.fx.GraphModule:
     """The joint graph of ``root`` on ATen, with descriptors on its inputs and outputs. ``tensors`` are fakes."""
-    with _settings():
-        try:
-            with replaced_for_capture(), watched() as attributes, inspecting(inspector):
-                forward = dynamo_graph_capture_for_export(root)(*tensors)
-        finally:
-            if inspector.refusal:
-                # Before what PyTorch says about it.
-                raise TraceError(inspector.refusal) from None
+    attributes = Attributes()
+    with _settings(attributes):
+        first = _captured(root, tensors, inspector, attributes)
+        forward = first.forward
         attributes.check()
         check_captured(forward)
+        with warnings.catch_warnings(record=True):  # the first capture has given them
+            check_settled(first, lambda: _captured(root, tensors, copy.copy(inspector), Attributes()))
         replace_targets(forward)
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch._guards.tracing(forward.meta["tracing_context"]))
@@ -114,3 +122,15 @@ def capture(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> torc
             stack.enter_context(replaced())
             joint = aot_export_joint_with_descriptors(stack, forward, tuple(tensors), decompositions=TABLE)
     return joint.graph_module
+
+
+def _captured(root: Root, tensors: Sequence[Tensor], inspector: Inspector, attributes: Attributes) -> Captured:
+    """The forward, with what it reads, assigns and inspects noted."""
+    try:
+        with replaced_for_capture(), watched(attributes), inspecting(inspector):
+            forward = dynamo_graph_capture_for_export(root)(*tensors)
+    finally:
+        if inspector.refusal:
+            # Before what PyTorch says about it.
+            raise TraceError(inspector.refusal) from None
+    return Captured(forward, attributes.changes(root))

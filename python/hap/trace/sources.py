@@ -51,4 +51,6 @@ def dotted(path: str) -> str:
         for part in _INDEX.sub(r".\1", path).split(".")
         if part and part not in ("L", "self", "_modules", "__dict__")
     ]
+    if parts[:1] == ["G"]:  # a global, of a module that Dynamo imports under a name of its own
+        parts = [parts[1].removeprefix("__import_").replace("_dot_", "."), *parts[2:]]
     return ".".join(parts[1:] if parts[:1] == ["module"] else parts)

@@ -1,0 +1,224 @@
+"""Plain values that a forward changes: what counts on is refused, flags and caches settle.
+
+Capture drops changes of Python state (``self.step += 1``), so that each step computes with the first value. Whether
+that makes a difference shows when the forward is captured again with the values that it has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import BaseListVariable
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from hap.errors import TraceError
+from hap.trace.containers import is_constant
+
+_MISSING = object()
+
+
+class _UnknownError(Exception):
+    """A value of the capture is none that can be put into an attribute."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A value that a forward leaves behind.
+
+    Attributes:
+        path: the user's path of it, ``layers.0.step``.
+        holder: the object, Python module, class or cell whose attribute it is; a list or dict itself.
+        name: of the attribute; empty for a list or dict, whose entries change.
+        before: the value; of a list or dict a copy; ``_MISSING`` where there is none.
+        after: the value that the forward leaves; fakes stand for tensors.
+        read: whether the forward may read what it finds, before it changes it.
+    """
+
+    path: str
+    holder: Any
+    name: str
+    before: Any
+    after: Any
+    read: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether more than tensors changes that is read: a number, a flag, how many entries there are."""
+        if not self.read:
+            return False
+        if self.name and any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(self.after)):
+            return False
+        return bool(_signature(self.before) != _signature(self.after))
+
+    def __str__(self) -> str:
+        values = (
+            f" (from {self.before} to {self.after})" if is_constant(self.before) and is_constant(self.after) else ""
+        )
+        return f'"{self.path}"{values}'
+
+
+def attribute_change(path: str, item: Any, name: str, value: Any, scope: dict[str, Any], read: bool) -> Change | None:
+    """What capture knows of an attribute that is assigned; ``None`` if that is not enough, or it is registered."""
+    try:
+        holder = _original(item, scope)
+        if isinstance(holder, nn.Module) and name in {**holder._parameters, **holder._buffers, **holder._modules}:
+            return None
+        return Change(path, holder, name, _get(holder, name), _value(value, scope), read)
+    except _UnknownError:
+        return None
+
+
+def entries_change(path: str, container: Any, scope: dict[str, Any]) -> Change | None:
+    """What capture knows of the entries of a list or dict; ``None`` if that is not enough."""
+    try:
+        holder = _original(container, scope)
+        return Change(path, holder, "", copy.copy(holder), _entries(container, scope))
+    except _UnknownError:
+        return None
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured forward, and what it leaves behind."""
+
+    forward: GraphModule
+    changes: Sequence[Change]
+
+    def computes_as(self, other: Captured) -> bool:
+        """Whether the graphs are the same, to the numbers in them."""
+        return _text(self.forward) == _text(other.forward)
+
+
+def check_settled(first: Captured, again: Callable[[], Captured]) -> None:
+    """Refuses a forward that computes with a value that it has changed in the call before.
+
+    Args:
+        first: the forward as it is.
+        again: captures it once more.
+
+    Raises:
+        TraceError: with the values that the forward leaves it computes something else, each time or after the first.
+    """
+    changed = {change.path: change for change in first.changes if change.is_plain}
+    if not changed:
+        return
+    with contextlib.suppress(_UnknownError), _applied(first.changes):
+        second = _tried(again)
+        counting = {change.path: changed.get(change.path, change) for change in second.changes if change.is_plain}
+        # A graph that computes what is kept is not the one that reads it.
+        if not _holds_tensors(first.changes) and not first.computes_as(second):
+            raise TraceError(_message(counting or changed))
+        if counting:
+            with _applied(second.changes):
+                if not second.computes_as(_tried(again)):
+                    raise TraceError(_message(counting))
+
+
+def _message(changes: Mapping[str, Change]) -> str:
+    named = ", ".join(map(str, changes.values()))
+    return (
+        f"the forward changes Python state, {named}, by which its next call computes something else, but hap would "
+        "train with what this call computes: keep numbers in a buffer (`register_buffer`), or change them outside of "
+        "the forward and pass them as inputs"
+    )
+
+
+def _tried(again: Callable[[], Captured]) -> Captured:
+    """Captured once more; where that fails nothing is known, and the warning about Python state remains."""
+    try:
+        return again()
+    except Exception as error:
+        raise _UnknownError from error
+
+
+def _holds_tensors(changes: Sequence[Change]) -> bool:
+    """Whether tensors are kept."""
+    return any(isinstance(leaf, Tensor) for change in changes for leaf in pytree.tree_leaves(change.after))
+
+
+def _text(forward: GraphModule) -> list[str]:
+    return [str(part.graph) for part in forward.modules() if isinstance(part, GraphModule)]
+
+
+def _signature(value: Any) -> Any:
+    leaves, structure = pytree.tree_flatten(value)
+    return [
+        Tensor if isinstance(x, Tensor) else (type(x), repr(x)) if is_constant(x) else id(x) for x in leaves
+    ], structure
+
+
+def _original(variable: Any, scope: dict[str, Any]) -> Any:
+    """The user's object that a variable of the capture stands for."""
+    try:
+        return eval(variable.source.name, dict(scope))
+    except Exception as error:
+        raise _UnknownError from error
+
+
+def _value(variable: VariableTracker, scope: dict[str, Any]) -> Any:
+    """The value that a variable of the capture stands for."""
+    if isinstance(variable, LazyVariableTracker) and not variable.is_realized():
+        return _original(variable, scope)
+    variable = variable.realize()
+    holds_more = isinstance(variable, (BaseListVariable, ConstDictVariable))
+    if variable.is_python_constant() and not (holds_more and variable.source):
+        return variable.as_python_constant()
+    if variable.source is not None:
+        return _original(variable, scope)
+    if holds_more:
+        return _entries(variable, scope)
+    proxy = getattr(variable, "proxy", None)
+    example = proxy.node.meta.get("example_value") if isinstance(proxy, torch.fx.Proxy) else None
+    if not isinstance(example, Tensor):
+        raise _UnknownError
+    return example.detach()
+
+
+def _entries(variable: Any, scope: dict[str, Any]) -> Any:
+    if isinstance(variable, ConstDictVariable):
+        return {key.vt.as_python_constant(): _value(x, scope) for key, x in variable.items.items()}
+    entries = [_value(x, scope) for x in variable.items]
+    return entries if variable.python_type() is list else tuple(entries)
+
+
+def _get(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name)
+    except (AttributeError, ValueError):  # the latter from an empty cell
+        return _MISSING
+
+
+def _put(holder: Any, name: str, value: Any) -> None:
+    if not name:
+        holder.clear()
+        (holder.update if isinstance(holder, dict) else holder.extend)(value)
+    elif value is _MISSING:
+        delattr(holder, name)
+    elif isinstance(holder, (types.ModuleType, types.CellType, type)):
+        setattr(holder, name, value)
+    else:
+        object.__setattr__(holder, name, value)
+
+
+@contextlib.contextmanager
+def _applied(changes: Sequence[Change]) -> Iterator[None]:
+    """Within, the values are those that the forward leaves."""
+    with contextlib.ExitStack() as stack:
+        for change in changes:
+            # A value of its class is no value of the object's own.
+            own = getattr(change.holder, "__dict__", None)
+            before = _MISSING if own is not None and change.name and change.name not in own else change.before
+            stack.callback(_put, change.holder, change.name, before)
+            _put(change.holder, change.name, change.after)
+        yield
