@@ -119,6 +119,10 @@ def elements() -> tuple[Terms, tuple[torch.Tensor, ...]]:
             "gaussian, one variance a sample",
             lambda z, y, reduction: F.gaussian_nll_loss(z, y, z.exp().mean(-1), reduction=reduction),
         ),
+        (
+            "gaussian, one variance a feature",
+            lambda z, y, reduction: F.gaussian_nll_loss(z, y, z.exp().mean(0, keepdim=True), reduction=reduction),
+        ),
     )
     terms["kl, batchmean"] = partial(divergence, reduction="batchmean", log_target=False)
     terms["dice"] = lambda z, y: 1 - (2 * (z.sigmoid() * y).sum() + 1) / (z.sigmoid().sum() + y.sum() + 1)

@@ -196,7 +196,10 @@ def einsums(self: Any, x: Tensor) -> Tensor:
 def gaussian(self: Any, x: Tensor) -> Tensor:
     h = self.fc(x)
     whole = F.gaussian_nll_loss(h, x, x**2, full=True)
-    return whole + F.gaussian_nll_loss(h, x, h[:, 0].abs(), reduction="sum") + F.gaussian_nll_loss(h, x, 0.5)
+    whole = whole + F.gaussian_nll_loss(h, x, h[:, 0].abs(), reduction="sum") + F.gaussian_nll_loss(h, x, 0.5)
+    one_for_all = F.gaussian_nll_loss(h, x, h[:1].abs(), reduction="none").mean()
+    h, x = h.view(-1, 2, 2), x.view(-1, 2, 2)
+    return whole + one_for_all + F.gaussian_nll_loss(h, x, h[:, :1].exp()) + F.gaussian_nll_loss(h, x, h[..., :1].exp())
 
 
 def algebra(self: Any, x: Tensor) -> Tensor:

@@ -29,8 +29,10 @@ def gaussian_nll_loss(
         var = torch.full_like(input, var)
     elif var.dim() == input.dim() - 1 and var.shape == input.shape[:-1]:
         var = var.unsqueeze(-1)
-    elif var.shape[:-1] != input.shape[:-1] or var.shape[-1:] not in (input.shape[-1:], (1,)):
-        raise ValueError(f"gaussian_nll_loss: var has shape {list(var.shape)}, which is not that of the input")
+    elif var.shape != input.shape:
+        other = [size for size, whole in zip(var.shape, input.shape, strict=False) if size != whole]
+        if var.dim() != input.dim() or other != [1]:
+            raise ValueError(f"gaussian_nll_loss: var has shape {list(var.shape)}, which is not that of the input")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not valid")
     var = var.clone()
