@@ -14,6 +14,7 @@ from hap.program import Program, Splits
 from hap.rules import AxisGraph, annotate
 from hap.runtime.emulate import emulate
 from hap.trace import trace
+from tests.trace.comparison import wide
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,14 @@ class Step:
         before = {tensor: value.clone() for tensor, value in self.values.items()}
         outputs = emulate(self.axes, program, splits, ranks, self.values)
         gradients = [g for (kind, _), g in self.outputs.items() if kind == "gradient" and g is not None]
-        floor = 1e-3 * float(torch.stack([g.double().norm() for g in gradients]).norm())
+        floor = 1e-3 * float(torch.stack([wide(g).norm() for g in gradients]).norm())
         assert len(outputs) == sum(output.tensor is not None for output in self.axes.graph.outputs)
         for output in outputs:
             expected = self.outputs[output.kind, output.name]
             assert expected is not None
             for copy in output.copies:
-                difference = float((copy.double() - expected.double()).norm())
-                limit = tolerance * max(float(expected.double().norm()), floor)
+                difference = float((wide(copy) - wide(expected)).norm())
+                limit = tolerance * max(float(wide(expected).norm()), floor)
                 assert difference <= limit, f"{output.kind} {output.name}: {difference} over {limit}"
         for tensor, value in before.items():
             assert torch.equal(value, self.values[tensor]), "the run wrote to its inputs"
