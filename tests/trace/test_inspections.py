@@ -132,3 +132,28 @@ def test_padded_batches_of_hugging_face(name: str, padded: bool) -> None:
     )
     # The losses of GPT-2 and Llama are taken in float32.
     assert found.error < (1e-12 if name == "bert" else 1e-6)
+
+
+def test_labels_of_hugging_face_that_are_compared_with_the_vocabulary() -> None:
+    from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
+
+    config = Wav2Vec2Config(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, layerdrop=0.0,
+        conv_dim=(8,), conv_stride=(5,), conv_kernel=(6,), num_feat_extract_layers=1, num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2, mask_time_prob=0.0, hidden_dropout=0.0, attention_dropout=0.0,
+        feat_proj_dropout=0.0, activation_dropout=0.0, final_dropout=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    module, sound = Wav2Vec2ForCTC(config).train(), torch.randn(3, 60)
+    labels = torch.tensor([[1, 2, 2, 8], [3, -100, 4, -100], [0, 5, 0, 6]])  # 0 is blank, which does not count
+    heard = (torch.arange(60) < torch.tensor([60, 45, 60])[:, None]).long()
+    for kwargs in ({"labels": labels}, {"labels": labels, "attention_mask": heard}):
+        graph = assert_equal_to_eager((module, (sound,), kwargs), 1e-5)
+        assert [(one.source.split(": ")[-1], one.value) for one in graph.inspections][:1] == [
+            ("if labels is not None and labels.max() >= self.config.vocab_size:", False)
+        ]
+        found = hap.check(module, devices=jobs.cluster(2), example_inputs=(sound,), example_kwargs=kwargs)
+        assert found.error < 1e-5
+        assert found.replicated == ()
+    with pytest.raises(TraceError, match=r"the forward raises ValueError\('Label values must be <= vocab_size: 9'\)"):
+        hap.trace(module, (sound,), {"labels": labels + 1})
