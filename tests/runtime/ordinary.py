@@ -239,6 +239,40 @@ def patches() -> Built:
     return Patches(), (normal(BATCH, 3, 4, 6),), {}
 
 
+class Straightened(nn.Module):
+    """A spatial transformer: samples the image where a small network says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Linear(32, 6)
+        self.convolution = nn.Conv2d(2, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        grid = F.affine_grid(self.place(x.flatten(1)).tanh().unflatten(1, (2, 3)), list(x.shape), align_corners=False)
+        return self.convolution(F.grid_sample(x, grid, align_corners=False)).square().mean()
+
+
+def straightened() -> Built:
+    return Straightened(), (normal(BATCH, 2, 4, 4),), {}
+
+
+class Rare(nn.Module):
+    """A classifier of many classes of which most are rare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.head = nn.AdaptiveLogSoftmaxWithLoss(8, 12, [3, 7], div_value=2.0)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        output, loss = self.head(self.body(x).relu(), labels)
+        return {"loss": loss, "scores": output}
+
+
+def rare() -> Built:
+    return Rare(), (normal(BATCH, 4), torch.tensor([1, 9, 3, 11])), {}
+
+
 MODELS: dict[str, Callable[[], Built]] = {
     "transformer": lambda: translator(norm_first=False, batch_first=True),
     "transformer, norms first": lambda: translator(norm_first=True, batch_first=False),
@@ -252,6 +286,8 @@ MODELS: dict[str, Callable[[], Built]] = {
     "lists and dicts of parameters": collected,
     "upsampling": upsampled,
     "patches": patches,
+    "a spatial transformer": straightened,
+    "adaptive softmax": rare,
 }
 
 

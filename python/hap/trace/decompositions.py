@@ -233,8 +233,7 @@ _TORCH = get_decompositions(
         aten.glu, aten.glu_backward, aten._prelu_kernel, aten._prelu_kernel_backward, aten.softplus,
         aten.softplus_backward, aten.log_sigmoid_forward, aten.log_sigmoid_backward, aten._weight_norm_interface,
         aten.rsub, aten.norm, aten.linalg_vector_norm, aten._trilinear, aten.masked_fill, aten.addcmul, aten.addcdiv,
-        aten.lerp, aten._unsafe_masked_index,
-        aten._unsafe_masked_index_put_accumulate,
+        aten.lerp, aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate, aten.affine_grid_generator,
     ]
 )  # fmt: skip
 

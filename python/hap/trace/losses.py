@@ -6,10 +6,12 @@ Formulas of ``torch.nn.functional``.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import _reduction
+from torch.nn.modules.adaptive import _ASMoutput
 
 
 def _reduced(loss: Tensor, reduction: str) -> Tensor:
@@ -40,6 +42,20 @@ def gaussian_nll_loss(
         var.clamp_(min=eps)
     loss = 0.5 * (var.log() + (input - target).square() / var)
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+def adaptive_log_softmax(self: nn.AdaptiveLogSoftmaxWithLoss, input: Tensor, target: Tensor) -> Any:
+    """As the forward of ``nn.AdaptiveLogSoftmaxWithLoss``, which selects the rows of each cluster.
+
+    Here each cluster takes all rows: no shape depends on the targets.
+    """
+    rows = input if target.dim() else input.unsqueeze(0)
+    head = self.head(rows).log_softmax(1)
+    scores = [head[:, : self.shortlist_size]]
+    for number, tail in enumerate(self.tail, self.shortlist_size):
+        scores.append(tail(rows).log_softmax(1) + head[:, number : number + 1])
+    output = torch.cat(scores, 1).gather(1, target.reshape(-1, 1)).squeeze(1)
+    return _ASMoutput(output if target.dim() else output.squeeze(0), -output.mean())
 
 
 def multilabel_margin_loss(

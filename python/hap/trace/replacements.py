@@ -9,12 +9,12 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import hap.operators  # noqa: F401  defines torch.ops.hap
 from hap.trace import equivalents, recurrent
 from hap.trace.ctc import ctc_loss
-from hap.trace.losses import gaussian_nll_loss, multilabel_margin_loss
+from hap.trace.losses import adaptive_log_softmax, gaussian_nll_loss, multilabel_margin_loss
 
 # Tells the forward and its backward apart from others until the clean-up numbers them in the order of the graph.
 _indices = itertools.count(1)
@@ -65,7 +65,11 @@ def replace_targets(captured: torch.fx.GraphModule) -> None:
 @contextlib.contextmanager
 def replaced_for_capture() -> Iterator[None]:
     """While Dynamo captures: functions that look at values, or make shapes of them, which it cannot follow."""
-    with patch.object(torch, "ctc_loss", ctc_loss), patch.object(F, "gaussian_nll_loss", gaussian_nll_loss):
+    with (
+        patch.object(torch, "ctc_loss", ctc_loss),
+        patch.object(F, "gaussian_nll_loss", gaussian_nll_loss),
+        patch.object(nn.AdaptiveLogSoftmaxWithLoss, "forward", adaptive_log_softmax),
+    ):
         yield
 
 
