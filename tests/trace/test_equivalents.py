@@ -1,8 +1,9 @@
-"""Functions that are traced as others: bags of embeddings, averages over whole images, weights in polar form."""
+"""Functions that are traced as others: bags, averages over images, weights in polar form, masked places."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -109,3 +110,60 @@ class Summed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (self.body(x) ** 2).sum()
+
+
+class Masked(nn.Module):
+    """Puts one value into masked places of ``x``."""
+
+    def __init__(self, put: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.linspace(0.5, 2.0, 4, dtype=torch.float64))
+        self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.put = put
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.weight
+        self.put(y, x > 0, self.token)
+        return (y**2 * torch.arange(4, dtype=y.dtype)).sum()
+
+
+def put_row(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> None:
+    y[mask[..., 0]] = token
+
+
+def put_row_with_its_place(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> None:
+    y[mask[..., 0]] = token[None]
+
+
+def put_rows_along_others(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> None:
+    y[:, mask[0, :, 0]] = token * torch.arange(2)[:, None, None]
+
+
+def put_in_the_last_dimension(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> None:
+    y[..., mask[0, 0]] = token[:3, None]
+
+
+def put_into_a_view(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> None:
+    y[1:][mask[1:, :, 0]] = token
+
+
+def put_elements(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> None:
+    y[mask] = token[:1]
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        put_row,
+        put_row_with_its_place,
+        put_rows_along_others,
+        put_in_the_last_dimension,
+        put_into_a_view,
+        put_elements,
+    ],
+)
+def test_one_value_in_masked_places(put: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]) -> None:
+    x = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    graph = assert_equal_to_eager((Masked(put), (x,), {}), tolerance=1e-14)
+    assert annotate(graph).replicated == ()
+    assert not [operator for operator in graph.operators if "index" in str(operator.target)]

@@ -1,11 +1,13 @@
-"""Functions of PyTorch that are put as others which shard: bags of embeddings, and averages over whole images.
+"""Functions of PyTorch that are put as others which shard: bags of embeddings, averages over images, masked places.
 
 ``aten._embedding_bag`` has results that tell how it went about its work, and so no axes; the average over all positions
-ends in ``as_strided`` where the memory of its input is permuted.
+ends in ``as_strided`` where the memory of its input is permuted; the backward of ``x[mask] = row`` has shapes that
+depend on the mask.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,8 +69,31 @@ def _average(space: int, function: Callable[..., Tensor]) -> Callable[..., Tenso
     return pool
 
 
+def setitem(x: Tensor, index: Any, value: Any) -> None:
+    """``x[index] = value``: a choice of elements where a mask says where one value goes, as in ``x[:, mask] = row``."""
+    *whole, mask = index if isinstance(index, tuple) else (index,)
+    before = len(whole)
+    if isinstance(mask, Tensor) and whole == [...]:
+        before, whole = x.dim() - mask.dim(), []
+    rest = x.dim() - before - mask.dim() if isinstance(mask, Tensor) else 0
+    if (
+        not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() and mask.device == x.device)
+        or not (isinstance(value, Tensor) and value.device == x.device and value.dtype == x.dtype)
+        or not all(isinstance(one, slice) and one == slice(None) for one in whole)
+        or (value.dim() > rest and value.shape[value.dim() - rest - 1] != 1)  # one for each place
+    ):
+        x[index] = value
+        return
+    if value.dim() > rest:
+        # The dimension of all places together stands for those of the mask.
+        place = value.dim() - rest - 1
+        value = value.reshape(*value.shape[:place], *[1] * mask.dim(), *value.shape[place + 1 :])
+    x.copy_(torch.where(mask.reshape(*mask.shape, *[1] * rest), value, x))
+
+
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.embedding_bag: embedding_bag,
+    operator.setitem: setitem,
     torch.adaptive_avg_pool1d: _average(1, torch.adaptive_avg_pool1d),
     F.adaptive_avg_pool2d: _average(2, F.adaptive_avg_pool2d),
     F.adaptive_avg_pool3d: _average(3, F.adaptive_avg_pool3d),
