@@ -134,17 +134,23 @@ def test_padded_batches_of_hugging_face(name: str, padded: bool) -> None:
     assert found.error < (1e-12 if name == "bert" else 1e-6)
 
 
-def test_labels_of_hugging_face_that_are_compared_with_the_vocabulary() -> None:
+def speech(**options: float) -> nn.Module:
+    """A small Wav2Vec 2.0 without dropout."""
     from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 
-    config = Wav2Vec2Config(
-        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, layerdrop=0.0,
-        conv_dim=(8,), conv_stride=(5,), conv_kernel=(6,), num_feat_extract_layers=1, num_conv_pos_embeddings=4,
-        num_conv_pos_embedding_groups=2, mask_time_prob=0.0, hidden_dropout=0.0, attention_dropout=0.0,
-        feat_proj_dropout=0.0, activation_dropout=0.0, final_dropout=0.0,
-    )  # fmt: skip
+    settings: dict[str, Any] = {
+        "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+        "conv_dim": (8,), "conv_stride": (5,), "conv_kernel": (6,), "num_feat_extract_layers": 1, "layerdrop": 0.0,
+        "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "mask_time_prob": 0.0, "mask_time_length": 2,
+        "hidden_dropout": 0.0, "attention_dropout": 0.0, "feat_proj_dropout": 0.0, "activation_dropout": 0.0,
+        "final_dropout": 0.0,
+    }  # fmt: skip
     torch.manual_seed(0)
-    module, sound = Wav2Vec2ForCTC(config).train(), torch.randn(3, 60)
+    return Wav2Vec2ForCTC(Wav2Vec2Config(**{**settings, **options})).train()
+
+
+def test_labels_of_hugging_face_that_are_compared_with_the_vocabulary() -> None:
+    module, sound = speech(), torch.randn(3, 60)
     labels = torch.tensor([[1, 2, 2, 8], [3, -100, 4, -100], [0, 5, 0, 6]])  # 0 is blank, which does not count
     heard = (torch.arange(60) < torch.tensor([60, 45, 60])[:, None]).long()
     for kwargs in ({"labels": labels}, {"labels": labels, "attention_mask": heard}):
@@ -157,3 +163,15 @@ def test_labels_of_hugging_face_that_are_compared_with_the_vocabulary() -> None:
         assert found.replicated == ()
     with pytest.raises(TraceError, match=r"the forward raises ValueError\('Label values must be <= vocab_size: 9'\)"):
         hap.trace(module, (sound,), {"labels": labels + 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mask_time_prob": 0.4}, r"modeling_wav2vec2\.py.*NumPy draws the steps to mask.*pass `mask_time_indices`"),
+        ({"layerdrop": 0.1}, r"modeling_wav2vec2\.py.*a random number decides whether a layer runs: set `layerdrop`"),
+    ],
+)
+def test_random_decisions_of_hugging_face_are_refused_with_what_to_do(options: dict[str, float], message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        hap.trace(speech(**options), (torch.randn(3, 60),), {"labels": torch.ones(3, 2, dtype=torch.int64)})

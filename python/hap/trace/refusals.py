@@ -39,8 +39,15 @@ _INSTEAD = {
         "recurrent layer, take the last output of each sequence by its length with torch.gather, and leave the padding "
         "out of the loss (ignore_index)"
     ),
+    "_compute_mask_indices": (
+        "NumPy draws the steps to mask, which a trace would keep: pass `mask_time_indices` as an input, or set "
+        "`apply_spec_augment` to False in the configuration"
+    ),
+    "layerdrop|skip_the_layer": (
+        "a random number decides whether a layer runs: set `layerdrop` to 0 in the configuration"
+    ),
 }
-"""What to do about single functions that cannot be captured, by a pattern of their names."""
+"""What to do about what cannot be captured, by a pattern of the functions and lines that lead there."""
 _VALUES_ADVICE = (
     "use torch.where, torch.clamp or a mask instead, or pass what decides as an input that is no tensor (a constant of "
     "the trace)"
@@ -148,6 +155,10 @@ def translated(error: Exception, inputs: Mapping[str, Any]) -> TraceError:
     source = source_of_stack(getattr(error, "real_stack", None))
     where = f"{source}: " if source else ""
     text = str(error)
+    frames = " ".join(f"{frame.name} {frame.line}" for frame in getattr(error, "real_stack", None) or ())
+    for names, advice in _INSTEAD.items():
+        if re.search(names, f"{frames} {text}"):
+            return TraceError(f"{where}this cannot be captured: {advice}")
     given = ", ".join(f"{name}: {described(value)}" for name, value in inputs.items()) or "none"
     if isinstance(error, exc.TorchRuntimeError) and not _UNKNOWN_SIZE.search(text):
         found = _FAKE_CALL.search(text)
@@ -169,9 +180,6 @@ def translated(error: Exception, inputs: Mapping[str, Any]) -> TraceError:
             return TraceError(f"{where}the forward branches on the values of tensors: {_VALUES_ADVICE}")
         if "torch.autograd.grad" in title:
             return TraceError(f"{where}torch.autograd.grad inside the forward cannot be captured: {_ADVICE}")
-        for names, advice in _INSTEAD.items():
-            if re.search(names, text):
-                return TraceError(f"{where}this cannot be captured: {advice}")
         explanation = _EXPLANATION.search(text)
         detail = f" ({_line(explanation['what'])})" if explanation else ""
         return TraceError(f"{where}this cannot be captured: {_line(title)}{detail}: {_ADVICE}")
