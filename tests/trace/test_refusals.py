@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import types
@@ -33,6 +34,8 @@ class Module(nn.Module):
         self.memory: dict[str, torch.Tensor] = {}
         self.kept = [torch.ones(4)]
         self.fc.step = 0
+        self.queue: collections.deque[int] = collections.deque(maxlen=4)
+        self.numbers: set[int] = set()
         self.called = False
         self.positions: torch.Tensor | None = None
         self.body = body
@@ -222,6 +225,21 @@ def counts_entries(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(x).sum() * len(self.kept)
 
 
+def counts_in_a_queue(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.queue.append(x.shape[0])
+    return self.fc(x).sum() * len(self.queue)
+
+
+def counts_in_a_set(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.numbers.add(len(self.numbers))
+    return self.fc(x).sum() * len(self.numbers)
+
+
+def keeps_a_queue(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.kept.append(x.mean(0))
+    return (self.fc(x) * self.kept.pop(0)).sum()
+
+
 def begins_otherwise(self: Any, x: torch.Tensor) -> torch.Tensor:
     self.fc.step += 1
     return self.fc(x).sum() if self.fc.step > 1 else self.fc(x).mean()
@@ -323,7 +341,10 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (counts, r'changes Python state, "fc\.step" \(from 0 to 1\), by which its next call .*in a buffer'),
         (counts_in_a_global, r'changes Python state, "tests\.trace\.test_refusals\.CALLS" \(from 0 to 1\), by'),
         (counts_in_a_container, r'changes Python state, "tests\.trace\.test_refusals\.COUNTS", by which'),
-        (counts_entries, r'changes Python state, "kept", by which'),
+        (counts_entries, r'test_refusals\.py:\d+: .*changes the attribute "kept", a container.*as a buffer'),
+        (counts_in_a_queue, r'changes Python state, "queue", by which'),
+        (counts_in_a_set, r'changes Python state, "numbers", by which'),
+        (keeps_a_queue, r'test_refusals\.py:\d+: self\.kept.*changes the attribute "kept", a container.*as a buffer'),
         (begins_otherwise, r'changes Python state, "fc\.step" \(from 0 to 1\), by which'),
         (counts_beside_a_cache, r'changes Python state, "fc\.step" \(from 0 to 1\), by which'),
         (computes_once_otherwise, r'changes Python state, "called" \(from False to True\), by which'),

@@ -21,7 +21,8 @@ import torch
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._dynamo.variables.lists import BaseListVariable, ListVariable
+from torch._dynamo.variables.lists import BaseListVariable, CommonListMethodsVariable, DequeVariable, ListVariable
+from torch._dynamo.variables.sets import SetVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch.fx import Node
 
@@ -50,7 +51,7 @@ _RANDOM |= {"normal", "dropout", "uniform", "bernoulli", "exponential", "log_nor
 _READ = ["mp_subscript_impl", "sq_item_impl", "sq_contains", "sq_length", "mp_length", "tp_iter_impl"]
 _READ += ["unpack_var_sequence", "call_method"]
 """Where capture reads from a list or dict."""
-_ONLY_WRITE = {"append", "extend", "insert", "update", "clear", "__setitem__"}
+_ONLY_WRITE = {"append", "appendleft", "extend", "insert", "update", "clear", "__setitem__"}
 """Methods of lists and dicts that tell nothing of what is inside."""
 
 
@@ -61,7 +62,7 @@ class Attributes:
     Attributes:
         read: those that it reads, or looks for, before it assigns them.
         assigned: the last value of each that it assigns: a node of the graph where it is a tensor, else ``None``.
-        looked_into: lists and dicts of which it reads an entry before it changes them.
+        looked_into: lists and dicts of which it reads an entry while some are there from before.
         containers: those that it changes, as capture sees them, by path.
         places: where attributes that it assigns stand, by path: the object and the value, as capture sees them.
     """
@@ -89,7 +90,7 @@ class Attributes:
     def note_entries_read(self, container: Any) -> None:
         """An entry of a list or dict is read, or looked for."""
         path = _container_path(container)
-        if path is not None and path not in self.containers:
+        if path is not None and (path not in self.containers or _has_old_entries(container)):
             self.looked_into.add(path)
 
     def note_entries_changed(self, container: Any) -> None:
@@ -172,11 +173,17 @@ def changed_state(path: str, source: str = "", what: str = "a plain tensor") -> 
 
 
 def _container_path(container: Any) -> str | None:
-    """Where the user keeps a list or dict; ``None`` for new ones, and for a module's tables of tensors."""
+    """Where the user keeps a list, dict or set; ``None`` for new ones, and for a module's tables of tensors."""
     source = getattr(container, "source", None)
-    if source is None or not isinstance(container, (ListVariable, ConstDictVariable)):
+    if source is None or not isinstance(container, (CommonListMethodsVariable, ConstDictVariable, SetVariable)):
         return None
     return None if source.name.endswith(("._buffers", "._parameters", "._modules")) else dotted(source.name)
+
+
+def _has_old_entries(container: Any) -> bool:
+    """Whether some of the entries of a list or dict were there before the forward."""
+    entries = container.items.values() if isinstance(container, ConstDictVariable) else container.items
+    return any(entry.source is not None and entry.source.name.startswith(container.source.name) for entry in entries)
 
 
 def _new_entries(value: Any, source: str) -> Iterator[Node]:
@@ -243,7 +250,7 @@ def watched(attributes: Attributes) -> Iterator[None]:
         return patch.object(kind, method, read)
 
     with contextlib.ExitStack() as stack:
-        for kind, method in itertools.product((ListVariable, ConstDictVariable), _READ):
+        for kind, method in itertools.product((ListVariable, DequeVariable, ConstDictVariable), _READ):
             if hasattr(kind, method):
                 stack.enter_context(reading(kind, method))
         stack.enter_context(patch.object(SideEffects, "mutation", mutation))

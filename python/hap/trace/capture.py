@@ -99,7 +99,7 @@ def _warnings_about_the_module(attributes: Attributes) -> Iterator[None]:
                 logger.warning(
                     "the forward changes Python state (%s); such changes are no part of a training step under hap: "
                     "keep what a later call reads in a buffer, or change it outside of the forward",
-                    ", ".join(attributes.under(source)) or dotted(source),
+                    ", ".join(attributes.under(source)) or dotted(source) or "parts of the module",
                 )
         elif not warning.filename.startswith(dynamo):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._dynamo.variables.lists import BaseListVariable
+from torch._dynamo.variables.lists import BaseListVariable, TupleVariable
+from torch._dynamo.variables.sets import SetVariable
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
@@ -38,9 +39,9 @@ class Change:
 
     Attributes:
         path: the user's path of it, ``layers.0.step``.
-        holder: the object, Python module, class or cell whose attribute it is; a list or dict itself.
-        name: of the attribute; empty for a list or dict, whose entries change.
-        before: the value; of a list or dict a copy; ``_MISSING`` where there is none.
+        holder: the object, Python module, class or cell whose attribute it is; a list, dict or set itself.
+        name: of the attribute; empty for a list, dict or set, whose entries change.
+        before: the value; of a list, dict or set a copy; ``_MISSING`` where there is none.
         after: the value that the forward leaves; fakes stand for tensors.
         read: whether the forward may read what it finds, before it changes it.
     """
@@ -153,9 +154,14 @@ def _text(forward: GraphModule) -> list[str]:
 
 def _signature(value: Any) -> Any:
     leaves, structure = pytree.tree_flatten(value)
-    return [
-        Tensor if isinstance(x, Tensor) else (type(x), repr(x)) if is_constant(x) else id(x) for x in leaves
-    ], structure
+    return [_mark(leaf) for leaf in leaves], structure
+
+
+def _mark(leaf: Any) -> Any:
+    """What two values have in common that are the same but for numbers in tensors."""
+    if isinstance(leaf, (set, frozenset)):
+        return sorted(map(repr, leaf))
+    return Tensor if isinstance(leaf, Tensor) else (type(leaf), repr(leaf)) if is_constant(leaf) else id(leaf)
 
 
 def _original(variable: Any, scope: dict[str, Any]) -> Any:
@@ -171,7 +177,7 @@ def _value(variable: VariableTracker, scope: dict[str, Any]) -> Any:
     if isinstance(variable, LazyVariableTracker) and not variable.is_realized():
         return _original(variable, scope)
     variable = variable.realize()
-    holds_more = isinstance(variable, (BaseListVariable, ConstDictVariable))
+    holds_more = isinstance(variable, (BaseListVariable, ConstDictVariable, SetVariable))
     if variable.is_python_constant() and not (holds_more and variable.source):
         return variable.as_python_constant()
     if variable.source is not None:
@@ -188,8 +194,10 @@ def _value(variable: VariableTracker, scope: dict[str, Any]) -> Any:
 def _entries(variable: Any, scope: dict[str, Any]) -> Any:
     if isinstance(variable, ConstDictVariable):
         return {key.vt.as_python_constant(): _value(x, scope) for key, x in variable.items.items()}
+    if isinstance(variable, SetVariable):
+        return {key.vt.as_python_constant() for key in variable.items}
     entries = [_value(x, scope) for x in variable.items]
-    return entries if variable.python_type() is list else tuple(entries)
+    return tuple(entries) if isinstance(variable, TupleVariable) else entries
 
 
 def _get(holder: Any, name: str) -> Any:
@@ -202,7 +210,7 @@ def _get(holder: Any, name: str) -> Any:
 def _put(holder: Any, name: str, value: Any) -> None:
     if not name:
         holder.clear()
-        (holder.update if isinstance(holder, dict) else holder.extend)(value)
+        (holder.extend if hasattr(holder, "extend") else holder.update)(value)
     elif value is _MISSING:
         delattr(holder, name)
     elif isinstance(holder, (types.ModuleType, types.CellType, type)):
