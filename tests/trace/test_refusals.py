@@ -563,3 +563,17 @@ def test_routing_by_values_is_refused_with_what_to_use(rows: Any, line: str) -> 
     )
     with pytest.raises(TraceError, match=expected):
         hap.trace(Routed(rows), (torch.randn(6, 4),))
+
+
+def counts_for_others(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.called = True if not self.called else self.called
+    self.fc.step += 1
+    return self.fc(x).sum()
+
+
+def test_counters_that_nothing_computes_with_give_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """And flags none."""
+    with caplog.at_level("WARNING", "hap"):
+        hap.trace(Module(counts_for_others), (torch.ones(3, 4),))
+    (record,) = caplog.records
+    assert "the forward changes Python state (fc.step); such changes are no part of a training step" in record.message

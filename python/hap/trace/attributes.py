@@ -65,6 +65,7 @@ class Attributes:
         looked_into: lists and dicts of which it reads an entry while some are there from before.
         containers: those that it changes, as capture sees them, by path.
         places: where attributes that it assigns stand, by path: the object and the value, as capture sees them.
+        settled: those after whose first assignment the next call computes the same, such as flags.
     """
 
     read: set[str] = field(default_factory=set)
@@ -72,6 +73,7 @@ class Attributes:
     looked_into: set[str] = field(default_factory=set)
     containers: dict[str, Any] = field(default_factory=dict)
     places: dict[str, tuple[Any, str, Any]] = field(default_factory=dict)
+    settled: list[str] = field(default_factory=list)
 
     def note_read(self, item: Any, name: str) -> None:
         """An attribute of ``item`` is read."""

@@ -96,10 +96,14 @@ def _warnings_about_the_module(attributes: Attributes) -> Iterator[None]:
                 # The root module writes back buffers that were made anew.
                 if source.endswith("._buffers") or is_hidden_side_effect(source):
                     continue
+                paths = attributes.under(source) or [dotted(source) or "parts of the module"]
+                changed = [path for path in paths if path not in attributes.settled]
+                if not changed:
+                    continue
                 logger.warning(
                     "the forward changes Python state (%s); such changes are no part of a training step under hap: "
                     "keep what a later call reads in a buffer, or change it outside of the forward",
-                    ", ".join(attributes.under(source)) or dotted(source) or "parts of the module",
+                    ", ".join(changed),
                 )
         elif not warning.filename.startswith(dynamo):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
@@ -114,7 +118,9 @@ def capture(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> torc
         attributes.check()
         check_captured(forward)
         with warnings.catch_warnings(record=True):  # the first capture has given them
-            check_settled(first, lambda: _captured(root, tensors, copy.copy(inspector), Attributes()))
+            attributes.settled = check_settled(
+                first, lambda: _captured(root, tensors, copy.copy(inspector), Attributes())
+            )
         replace_targets(forward)
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch._guards.tracing(forward.meta["tracing_context"]))

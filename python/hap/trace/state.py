@@ -101,8 +101,10 @@ class Captured:
         return _text(self.forward) == _text(other.forward)
 
 
-def check_settled(first: Captured, again: Callable[[], Captured]) -> None:
+def check_settled(first: Captured, again: Callable[[], Captured]) -> list[str]:
     """Refuses a forward that computes with a value that it has changed in the call before.
+
+    Returns the paths of the flags that the next call finds set, and computes the same.
 
     Args:
         first: the forward as it is.
@@ -113,7 +115,7 @@ def check_settled(first: Captured, again: Callable[[], Captured]) -> None:
     """
     changed = {change.path: change for change in first.changes if change.is_plain}
     if not changed:
-        return
+        return []
     with contextlib.suppress(_UnknownError), _applied(first.changes):
         second = _tried(again)
         counting = {change.path: changed.get(change.path, change) for change in second.changes if change.is_plain}
@@ -124,6 +126,8 @@ def check_settled(first: Captured, again: Callable[[], Captured]) -> None:
             with _applied(second.changes):
                 if not second.computes_as(_tried(again)):
                     raise TraceError(_message(counting))
+        return [path for path in changed if path not in counting]
+    return []
 
 
 def _message(changes: Mapping[str, Change]) -> str:
