@@ -127,7 +127,7 @@ def _(s: Sketch, target: Any, *arguments: Any) -> None:
 _SIZES = ([5, 3, 4], [3, 6, 2])
 
 
-def _interpolate(s: Sketch, target: Any, backward: bool) -> None:
+def _interpolate(s: Sketch, target: Any, backward: bool, dtype: torch.dtype | None = None) -> None:
     name = str(target)
     space = next(i for i in (1, 2, 3) if f"{i}d" in name)
     n, c = s.sizes(2)
@@ -136,7 +136,7 @@ def _interpolate(s: Sketch, target: Any, backward: bool) -> None:
     if backward:
         s.call(target, s.tensor(n, c, *large), large, [n, c, *small], *corners)
     else:
-        s.call(target, s.tensor(n, c, *small), large, *corners)
+        s.call(target, s.tensor(n, c, *small, dtype=dtype), large, *corners)
 
 
 _INTERPOLATIONS = """
@@ -151,6 +151,12 @@ for _name in _INTERPOLATIONS.split():
             str(_target), "S0 -> S0, S1 -> S1, P -> P",
             lambda s, target=_target, backward=bool(_ending): _interpolate(s, target, backward),
         )  # fmt: skip
+
+
+@cases("upsample_nearest2d _upsample_nearest_exact2d", "S0 -> S0, S1 -> S1, P -> P")  # copies
+@cases("upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa", "S0 -> S0, S1 -> S1")  # rounded
+def _(s: Sketch, target: Any) -> None:
+    _interpolate(s, target, False, torch.uint8)
 
 
 # ---- grids

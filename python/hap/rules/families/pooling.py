@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from hap.rules.call import Call, Rule, Table
+from hap.rules.call import Rule, Table
+from hap.rules.families.reduction import averaged
 
 
 def _letters(letter: str, count: int) -> str:
     return " ".join(f"{letter}{i}!" for i in range(count))
-
-
-def _averaged(line: str, call: Call) -> str:
-    """Linear, but for integers: the average is truncated."""
-    return line if call.operands[0].dtype.is_floating_point else line.replace("~", "")
 
 
 RULES: Table = {
@@ -29,6 +25,6 @@ for _count in (2, 3):
             f"~{_out}, {_in}, {_out} -> {_in}", contiguous=_name != "max_pool{}d_with_indices"
         )
     for _name in ("avg_pool{}d", "_adaptive_avg_pool{}d"):
-        RULES[f"aten.{_name.format(_count)}.default"] = Rule(partial(_averaged, f"~{_in} -> {_out}"))
-        RULES[f"aten.{_name.format(_count)}_backward.default"] = Rule(partial(_averaged, f"~{_out}, {_in} -> {_in}"))
+        RULES[f"aten.{_name.format(_count)}.default"] = Rule(partial(averaged, f"~{_in} -> {_out}"))
+        RULES[f"aten.{_name.format(_count)}_backward.default"] = Rule(partial(averaged, f"~{_out}, {_in} -> {_in}"))
     RULES[f"aten.max_unpool{_count}d.default"] = Rule(f"~{_out}, {_out} -> {_in}")

@@ -39,6 +39,11 @@ def _mean(call: Call) -> str:
     return reduction(call, "~", block=True)
 
 
+def averaged(line: str, call: Call) -> str:
+    """A line of an operator of weighted averages: of integers they are rounded, and so not linear."""
+    return line if call.operands[0].dtype.is_floating_point else line.replace("~", "")
+
+
 def whole(call: Call, composite: str = "") -> str:
     """What is reduced stays whole, unless a composite crosses it."""
     return reduction(call, "", block=True, composite=composite)

@@ -9,26 +9,31 @@ from collections.abc import Callable
 from functools import partial
 
 from hap.rules.call import Call, Rule, Table
+from hap.rules.families.reduction import averaged
 
 
 def _positions(letter: str, count: int) -> str:
     return " ".join(f"{letter}{i}!" for i in range(count))
 
 
-def _interpolation(count: int) -> tuple[Rule, Rule]:
-    """Forward and backward over ``count`` dimensions."""
+def _interpolation(count: int, nearest: bool) -> tuple[Rule, Rule]:
+    """Forward and backward over ``count`` dimensions; ``nearest`` copies."""
     inside, outside = _positions("x", count), _positions("y", count)
     size = inside.replace("!", "")
+    line = f"~n c {inside} -> n c {outside}"
     return (
-        Rule(f"~n c {inside} -> n c {outside}"),
+        Rule(line if nearest else partial(averaged, line)),
         Rule(f"~n c {outside} -> n c {inside} size input_size=n c {size}"),
     )
 
 
-_INTERPOLATIONS = """
-    upsample_nearest1d upsample_linear1d _upsample_nearest_exact1d upsample_nearest2d upsample_bilinear2d
-    upsample_bicubic2d _upsample_nearest_exact2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa
-    upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact3d
+_NEAREST = """
+    upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
+    _upsample_nearest_exact3d
+"""
+_BETWEEN = """
+    upsample_linear1d upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
+    _upsample_lanczos2d_aa upsample_trilinear3d
 """
 
 
@@ -75,7 +80,8 @@ def _shuffled(back: bool, call: Call) -> tuple[str, dict[str, int]]:
 
 
 RULES: Table = {
-    **_by_dimensions(_INTERPOLATIONS, _interpolation),
+    **_by_dimensions(_NEAREST, partial(_interpolation, nearest=True)),
+    **_by_dimensions(_BETWEEN, partial(_interpolation, nearest=False)),
     **_by_dimensions("reflection_pad1d reflection_pad2d reflection_pad3d", _padding),
     **_by_dimensions("replication_pad1d replication_pad2d replication_pad3d", _padding),
     **_by_dimensions("grid_sampler_2d grid_sampler_3d", _grid),
