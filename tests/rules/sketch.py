@@ -14,7 +14,7 @@ import torch
 import hap.operators  # noqa: F401  defines torch.ops.hap
 from hap.graph import Graph, Input, Operator, Ref, Tensor
 from hap.rules import AxisGraph, Choice
-from hap.rules.proof import mismatch
+from hap.rules.proof import mismatch, whole_results
 
 aten = torch.ops.aten
 
@@ -22,14 +22,17 @@ aten = torch.ops.aten
 class Sketch:
     """A graph under construction, and the values of its tensors.
 
-    ``sizes`` gives the sizes that a case asks for, ``rng`` all that is random.
+    ``sizes`` gives the sizes that a case asks for, ``rng`` all that is random, ``dtype`` the type of tensors for which
+    the case asks no other; ``typed``, whether there are such.
     """
 
-    def __init__(self, rng: random.Random, smallest: int = 2) -> None:
+    def __init__(self, rng: random.Random, smallest: int = 2, dtype: torch.dtype = torch.float64) -> None:
         self.graph = Graph()
         self.values: list[torch.Tensor] = []
         self.rng = rng
         self.smallest = smallest
+        self.dtype = dtype
+        self.typed = False
         self.generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
 
     def sizes(self, count: int) -> list[int]:
@@ -46,8 +49,10 @@ class Sketch:
         self.graph.inputs.append(Input("input", f"args.{ref.tensor}", ref.tensor))
         return ref
 
-    def tensor(self, *shape: int, dtype: torch.dtype = torch.float64) -> Ref:
+    def tensor(self, *shape: int, dtype: torch.dtype | None = None) -> Ref:
         """Random numbers: normal, or 0 to 5, or false and true."""
+        if dtype is None:
+            dtype, self.typed = self.dtype, True
         if dtype.is_floating_point or dtype.is_complex:
             wide = torch.complex128 if dtype.is_complex else torch.float64
             return self.constant(torch.randn(shape, generator=self.generator, dtype=wide).to(dtype))
@@ -61,7 +66,7 @@ class Sketch:
         """Random numbers between two bounds."""
         return self.constant(torch.rand(shape, generator=self.generator, dtype=torch.float64) * (below - above) + above)
 
-    def product(self, *dims: tuple[int, ...], dtype: torch.dtype = torch.float64) -> Ref:
+    def product(self, *dims: tuple[int, ...], dtype: torch.dtype | None = None) -> Ref:
         """A tensor whose dimensions are products of axes."""
         flat = self.tensor(*(size for dim in dims for size in dim), dtype=dtype)
         return self.call(aten.view.default, flat, [prod(dim) for dim in dims])
@@ -165,13 +170,45 @@ def beside_replicated(axes: AxisGraph, operator: int) -> frozenset[str]:
     return frozenset(texts)
 
 
-def faults(sketch: Sketch, axes: AxisGraph, operators: list[int], devices: int, rng: random.Random) -> list[str]:
-    """What is wrong with the choices of some operators of a sketch, each on one random split."""
+def faults(
+    sketch: Sketch, axes: AxisGraph, operators: list[int], devices: int, rng: random.Random, reordered: bool = False
+) -> list[str]:
+    """What is wrong with the choices of some operators of a sketch, each on one random split.
+
+    ``reordered``: operands lie in memory in a random order of their dimensions, where the operator takes them so.
+    """
     found = []
     for index in operators:
         operands = [sketch.values[t] for t in axes.graph.operators[index].operands]
+        if reordered:
+            operands = _reordered(axes, index, operands, rng)
         for choice in axes.choices[index]:
             problem = mismatch(axes, index, choice, operands, devices, rng)
             if problem is not None:
                 found.append(f"{axes.graph.operators[index].target}: {shown(choice)}: {problem}")
     return found
+
+
+def _reordered(axes: AxisGraph, index: int, operands: list[torch.Tensor], rng: random.Random) -> list[torch.Tensor]:
+    """The operands of an operator with their dimensions in a random order in memory.
+
+    As they are, where one device would not come to such operands: kernels whose callers make them contiguous, and views
+    that cannot be.
+    """
+    node, bound = axes.graph.operators[index], axes.bound[index]
+    if node.target is aten.view.default or (bound is not None and bound.rule.contiguous):
+        return operands
+    made = [_in_random_order(value, rng) for value in operands]
+    try:
+        whole_results(axes.graph, index, made)
+    except RuntimeError:
+        return operands
+    return made
+
+
+def _in_random_order(value: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    """As it is where a dimension has size one: the strides of such say nothing, and kernels guess from them."""
+    if 1 in value.shape:
+        return value
+    order = rng.sample(range(value.dim()), value.dim())
+    return torch.empty_permuted(value.shape, order, dtype=value.dtype).copy_(value)

@@ -1,4 +1,4 @@
-"""Kernels that take their operands for contiguous without a check get them so, in whatever order they arrive."""
+"""Kernels that take their operands for contiguous get them so, in whatever order they arrive."""
 
 from __future__ import annotations
 

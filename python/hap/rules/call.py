@@ -210,7 +210,7 @@ class Rule:
         layout: renames indices only, and costs nothing.
         whole: a generator whose values depend on their position: made whole, then narrowed.
         lower: another callable, or other arguments, for one rank.
-        contiguous: the kernel takes its operands for contiguous without a check; on one device its caller sees to it.
+        contiguous: the kernel takes its operands for contiguous, or refuses others; its callers see to it.
         sums: whether ``lower`` is right also where a rank has no one stretch of a dimension, which is a sum.
         touched: bytes touched of each operand and of each result, where that is less than all of them.
         outermost: letters may be shared along their outermost axis only.

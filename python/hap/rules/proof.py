@@ -130,10 +130,8 @@ def _parts(
             parts = [torch.full_like(value, rng.randrange(-3, 4)) for _ in range(devices)]
         else:
             parts = [torch.zeros_like(value) for _ in range(devices)]
-        rest = torch.zeros_like(value)
-        for rank, part in enumerate(parts):
-            rest = rest if rank == keeper else rest + part
-        parts[keeper] = value - rest
+        others = [part for rank, part in enumerate(parts) if rank != keeper]
+        parts[keeper] = (_exact(value) - sum(map(_exact, others))).to(value.dtype)
         return parts
     assert isinstance(placement, Shard)
     occurrence = axes.occurrences[tensor][placement.occurrence]
@@ -148,12 +146,15 @@ def recombine(
     if isinstance(placement, Replicate):
         return list(parts)
     if isinstance(placement, Partial):
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return [total]
+        total = sum(map(_exact, parts[1:]), _exact(parts[0]))
+        return [total.to(parts[0].dtype)]
     assert isinstance(placement, Shard)
     return [pieces.join(parts, axes.occurrences[tensor][placement.occurrence])]
+
+
+def _exact(value: torch.Tensor) -> torch.Tensor:
+    """Wide enough to add summands in; integers wrap as they do."""
+    return value.double() if value.dtype in (torch.float16, torch.bfloat16, torch.float32) else value
 
 
 def whole_results(graph: Graph, operator: int, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:

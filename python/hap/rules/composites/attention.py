@@ -217,7 +217,8 @@ def _ring_backward(site: Site) -> LocalCode:
     grad_q = code.call(aten.zeros_like.default, q)
     travelling = {name: code.call(aten.zeros_like.default, ring.block[name]) for name in ("k", "v")}
     if learned and "mask" in ring.block:
-        travelling["mask"] = code.call(aten.zeros_like.default, ring.block["mask"])
+        contiguous = {"memory_format": torch.contiguous_format}
+        travelling["mask"] = code.call(aten.zeros_like.default, ring.block["mask"], **contiguous)
     grad_mask = None
     if learned and "mask" not in ring.block:
         shape = local_shape(site, site.call.names.index("mask"))

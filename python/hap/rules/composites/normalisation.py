@@ -79,14 +79,15 @@ class _Norm:
         return value if factor is None else self.code.call(aten.mul.Tensor, value, factor)
 
     def finish(self, made: Sequence[Value | None]) -> LocalCode:
-        """The results that exist, in their shapes and types."""
+        """The results that exist, in their shapes and types; contiguous, as the kernels make them."""
         results = []
         accumulated = wide(self.site.call.operands[0].dtype)
         for index, (value, tensor) in enumerate(zip(made, self.site.call.results, strict=True)):
             if tensor is not None:
                 assert value is not None
                 shaped = self.view(value, self.site.result(index))
-                results.append(cast(self.code, shaped, accumulated, tensor.dtype))
+                shaped = cast(self.code, shaped, accumulated, tensor.dtype)
+                results.append(self.code.call(aten.contiguous.default, shaped))
         return self.code.finish(*results)
 
 

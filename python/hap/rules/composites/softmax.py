@@ -20,9 +20,11 @@ aten = torch.ops.aten
 
 
 def _finish(code: Writer, site: Site, value: Value) -> LocalCode:
+    """As the kernels, in the type of the result, and contiguous."""
     result = site.call.results[0]
     assert result is not None
-    return code.finish(cast(code, value, wide(site.call.operands[0].dtype), result.dtype))
+    value = cast(code, value, wide(site.call.operands[0].dtype), result.dtype)
+    return code.finish(code.call(aten.contiguous.default, value))
 
 
 def _forward(site: Site, log: bool = False, safe: bool = False) -> LocalCode:

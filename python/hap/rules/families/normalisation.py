@@ -24,7 +24,8 @@ RULES: Table = {
         runs=_runs,
     ),
     "aten.native_group_norm.default": Rule(
-        "n (g c!) *x!, (g c), (g c) -> n (g c) *x, n g{0}, n g{0} size N=n, C=(g c), group=g composite c=norm, x=norm"
+        "n (g c!) *x!, (g c), (g c) -> n (g c) *x, n g{0}, n g{0} size N=n, C=(g c), group=g composite c=norm, x=norm",
+        contiguous=True,
     ),
     "aten.native_group_norm_backward.default": Rule(
         "~n (g c!) *x!, n (g c) *x, n g, n g, (g c) -> n (g c) *x, (g c){0 1 2 3}, (g c){0}"

@@ -115,18 +115,32 @@ def _quarter_turns(call: Call) -> str:
     return _line("~", whole, turned)
 
 
+def reshaped(x: Tensor, size: list[int]) -> Tensor:
+    """``aten.view_copy``, also of what cannot be viewed."""
+    return x.reshape(size).clone(memory_format=torch.contiguous_format)
+
+
+def _view_copy_local(call: Call, local: Local) -> Lowered:
+    return reshaped, {}
+
+
+def _squeeze_copy_local(call: Call, local: Local) -> Lowered:
+    _, changes = view.squeeze_local(call, local)
+    return torch.ops.aten.squeeze_copy.dims, changes
+
+
 def _copies() -> Table:
     """Rules of the copies of views: those of the views, but the bytes are moved."""
     named = {
         "expand_copy.default": view.RULES["aten.expand.default"],
         "permute_copy.default": view.RULES["aten.permute.default"],
-        "squeeze_copy.default": view.RULES["aten.squeeze.default"],
-        "squeeze_copy.dim": view.RULES["aten.squeeze.dim"],
-        "squeeze_copy.dims": view.RULES["aten.squeeze.dims"],
+        "squeeze_copy.default": replace(view.RULES["aten.squeeze.default"], lower=_squeeze_copy_local),
+        "squeeze_copy.dim": replace(view.RULES["aten.squeeze.dim"], lower=_squeeze_copy_local),
+        "squeeze_copy.dims": replace(view.RULES["aten.squeeze.dims"], lower=_squeeze_copy_local),
         "t_copy.default": view.RULES["aten.t.default"],
         "transpose_copy.int": view.RULES["aten.transpose.int"],
         "unsqueeze_copy.default": view.RULES["aten.unsqueeze.default"],
-        "view_copy.default": view.RULES["aten.view.default"],
+        "view_copy.default": replace(view.RULES["aten.view.default"], lower=_view_copy_local),
         "slice_copy.Tensor": joining.RULES["aten.slice.Tensor"],
         "select_copy.int": joining.RULES["aten.select.int"],
         "unbind_copy.int": joining.RULES["aten.unbind.int"],

@@ -43,7 +43,7 @@ def _squeeze(call: Call) -> str:
     return f"~{' '.join(operand) or '.'} -> {' '.join(d for d in operand if d != '_') or '.'}"
 
 
-def _squeeze_local(call: Call, local: Local) -> Lowered:
+def squeeze_local(call: Call, local: Local) -> Lowered:
     """Named dimensions: another one may have size one on this rank."""
     return torch.ops.aten.squeeze.dims, {"dim": _squeezed(call)}
 
@@ -92,9 +92,9 @@ RULES: Table = {
     "aten.permute.default": Rule(_permute, layout=True),
     "aten.transpose.int": Rule(_transpose, layout=True),
     "aten.t.default": Rule(_transpose, layout=True),
-    "aten.squeeze.default": Rule(_squeeze, layout=True, lower=_squeeze_local, sums=True),
-    "aten.squeeze.dim": Rule(_squeeze, layout=True, lower=_squeeze_local, sums=True),
-    "aten.squeeze.dims": Rule(_squeeze, layout=True, lower=_squeeze_local, sums=True),
+    "aten.squeeze.default": Rule(_squeeze, layout=True, lower=squeeze_local, sums=True),
+    "aten.squeeze.dim": Rule(_squeeze, layout=True, lower=squeeze_local, sums=True),
+    "aten.squeeze.dims": Rule(_squeeze, layout=True, lower=squeeze_local, sums=True),
     "aten.unsqueeze.default": Rule(_unsqueeze, layout=True),
     "aten.expand.default": Rule("~... -> *d size size=result", touched=nothing_touched),
     "aten.repeat.default": Rule(_repeat, lower=_repeat_local),
