@@ -98,12 +98,12 @@ def _(s: Sketch) -> None:
     s.call(aten._fft_r2c.default, s.tensor(a, b, 6), [1, 2], 1, True)
 
 
-@case("aten._fft_c2r.default", "S0 -> S0")  # half the bytes, so that sums are not carried through
+@case("aten._fft_c2r.default", "S0 -> S0, P -> P")
 def _(s: Sketch) -> None:
     s.call(aten._fft_c2r.default, s.tensor(*s.sizes(1), 4, dtype=torch.complex128), [1], 2, 6)
 
 
-@case("aten.view_as_real.default", "S0 -> S0, S1 -> S1")
+@case("aten.view_as_real.default", "S0 -> S0, S1 -> S1, P -> P")
 def _(s: Sketch) -> None:
     s.call(aten.view_as_real.default, s.tensor(*s.sizes(2), dtype=torch.complex128))
 

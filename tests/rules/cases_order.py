@@ -29,9 +29,9 @@ def _(s: Sketch) -> None:
     s.call(aten.count_nonzero.dim_IntList, s.tensor(*s.sizes(2), dtype=torch.bool), [0])
 
 
-@case("aten.count_nonzero.dim_IntList", "S1 -> S0")  # no sums from floating point to integers
+@case("aten.count_nonzero.dim_IntList", "S0 -> P, S1 -> S0")  # of a sum it is not the sum
 def _(s: Sketch) -> None:
-    s.call(aten.count_nonzero.dim_IntList, s.tensor(*s.sizes(2)), [0])
+    s.call(aten.count_nonzero.dim_IntList, s.call(aten.relu.default, s.tensor(*s.sizes(2))), [0])
 
 
 @case("aten.aminmax.default", "S1 -> S0 S0")

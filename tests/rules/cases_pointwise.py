@@ -52,8 +52,7 @@ def _(s: Sketch) -> None:
     s.call(aten._to_copy.default, s.tensor(*s.sizes(1), dtype=torch.uint8), dtype=torch.float64)
 
 
-@cases("real imag", "S0 -> S0")  # half the bytes, so that sums are not carried through
-@cases("_conj", "S0 -> S0, P -> P")
+@cases("real imag _conj", "S0 -> S0, P -> P")
 def _(s: Sketch, target: Any) -> None:
     s.call(target, s.tensor(*s.sizes(1), dtype=torch.complex128))
 
@@ -139,6 +138,28 @@ def _(s: Sketch) -> None:
 @case("aten._to_copy.default", "S0 -> S0, P -> P")
 def _(s: Sketch) -> None:
     s.call(aten._to_copy.default, s.tensor(*s.sizes(1)), dtype=torch.float64)
+
+
+@cases({"_to_copy": (torch.complex128,)}, "S0 -> S0, P -> P")
+@cases({"_to_copy": (torch.complex64,)}, "S0 -> S0")
+def _(s: Sketch, target: Any, dtype: torch.dtype) -> None:
+    # a number of 64 bits beside two of 64, or of 32
+    s.call(target, s.tensor(*s.sizes(1)), dtype=dtype)
+
+
+@case("aten._to_copy.default", "S0 -> S0")  # as many bytes, fewer digits
+def _(s: Sketch) -> None:
+    s.call(aten._to_copy.default, s.tensor(*s.sizes(1), dtype=torch.float16), dtype=torch.bfloat16)
+
+
+@case("aten.sum.dim_IntList", "S0 -> P, S1 -> S0")  # truncated before they are summed; a summand's would not add up
+def _(s: Sketch) -> None:
+    s.call(aten.sum.dim_IntList, s.call(aten.mul.Scalar, s.tensor(*s.sizes(2)), 3), [0], dtype=torch.int64)
+
+
+@case("aten.sum.dim_IntList", "S1 -> S0")  # rounded once
+def _(s: Sketch) -> None:
+    s.call(aten.sum.dim_IntList, s.tensor(*s.sizes(2)), [0], dtype=torch.float32)
 
 
 # Each summand would be rounded, or truncated.

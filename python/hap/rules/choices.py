@@ -141,13 +141,23 @@ def keeps_sums(source: torch.dtype, result: torch.dtype) -> bool:
     Not from floating point to integers (each summand would be truncated), nor through a narrowing cast (each summand
     would be rounded), nor from small integers to anything else (each summand may have wrapped round).
     """
-    inexact = source.is_floating_point or source.is_complex
-    if result == torch.bool or (inexact and not (result.is_floating_point or result.is_complex)):
+    if result == torch.bool or (_inexact(source) and not _inexact(result)):
         return False
-    if not inexact and source.itemsize < 8 and source != result:
+    if _inexact(source):
+        return not _rounds(source, result)
+    return source == result or (source.itemsize == 8 and (_inexact(result) or result.itemsize == 8))
+
+
+def _inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _rounds(source: torch.dtype, result: torch.dtype) -> bool:
+    """Whether a cast between types of floating-point or complex numbers may lose digits or overflow."""
+    if not (_inexact(source) and _inexact(result)):
         return False
-    same_kind = inexact == (result.is_floating_point or result.is_complex)
-    return not (same_kind and source != torch.bool and result.itemsize < source.itemsize)
+    fine, coarse = torch.finfo(source), torch.finfo(result)
+    return coarse.eps > fine.eps or coarse.max < fine.max
 
 
 def operator_choices(
@@ -299,9 +309,7 @@ def _shard(
         read = holders & bound.reads[i]
         if not read or i in whole:
             outputs.append(REPLICATE)
-        elif any(
-            operands[t].dtype.is_floating_point and not keeps_sums(operands[t].dtype, tensor.dtype) for t in read
-        ) or not summable(tensor.dtype):
+        elif any(_rounds(operands[t].dtype, tensor.dtype) for t in read) or not summable(tensor.dtype):
             return None
         else:
             outputs.append(PARTIAL)
