@@ -3,6 +3,9 @@
 The forward takes the mean first and then the squares of what is left, as a single pass of squares would cancel. The
 gradient of the input is rstd (gy - (sum(gy) + xhat sum(gy xhat)) / count) with gy = g weight (Ba, Kiros and Hinton,
 2016), its two sums reduced as one tensor.
+
+A row that holds an infinity comes out as NaN, as on one device, with its inverse deviation and its gradients. Its mean
+is infinite or NaN: in PyTorch's kernels that depends on where in the row the infinity stands.
 """
 
 from __future__ import annotations
