@@ -30,7 +30,7 @@ def attention(
 ) -> None:
     """Tensors are given by their dimensions: letters, one beside another for a product, ``_`` for a size of one.
 
-    ``hidden``: the mask has this number at half of its places, so in whole rows too, and minus infinity at some.
+    ``hidden``: the mask has this number at half of its places and in whole rows, and minus infinity at some of each.
     ``ring``: queries and keys are of one sequence, so that its axis stands twice in the scores.
     """
     size = dict(zip("abghjrstuef", s.sizes(11), strict=True)) | {"_": 1}
@@ -47,8 +47,14 @@ def attention(
     dtype = torch.bool if mask.startswith("?") else torch.float64
     bias = tensor(mask.strip("?"), dtype) if mask else None
     if bias and hidden:
-        for number, below in ((hidden, 2), (-torch.inf, 5)):
-            there = s.call(aten.eq.Scalar, s.integers(below, *s.shape(bias)), 0)
+        for number, one_of, rows in (
+            (hidden, 2, False),
+            (-torch.inf, 5, False),
+            (hidden, 3, True),
+            (-torch.inf, 4, True),
+        ):
+            *outer, columns = s.shape(bias)
+            there = s.call(aten.eq.Scalar, s.integers(one_of, *outer, 1 if rows else columns), 0)
             bias = s.call(aten.masked_fill.Scalar, bias, there, number)
     rng = state(s) if p else None
     out, lse = s.call(own.sdpa.default, query, key, value, bias, rng, p, causal, 0.5, gqa, 7)
@@ -259,4 +265,27 @@ for _hidden in (-1e4, torch.finfo(torch.float32).min, torch.finfo(torch.float64)
         "R R S2 S2 R R S2 -> P S2 S2 S2, P R R R R R R -> P P P P,"
         "S2 S2 S2 S2 S2 S2 S1 -> S2 S2 S2 S1 attention_ring_backward",
         ring=True, mask="b _ s t", hidden=_hidden, causal=True,
+    )  # fmt: skip
+
+for _hidden in (-1e9, -torch.inf):
+    # with dropout
+    _forward(
+        "S0 S0 S0 S0 R -> S0 S0, S1 S1 S1 R R -> S1 S1, S2 R R S1 R -> S2 S2, R R P R R -> P R,"
+        "R S2 S2 S2 R -> P R attention_keys",
+        mask="b _ s t", hidden=_hidden, p=0.4,
+    )  # fmt: skip
+    _backward(
+        "S0 S0 S0 S0 S0 S0 S0 R -> S0 S0 S0 S0, S1 S1 S1 S1 S1 S1 R R -> S1 S1 S1 P,"
+        "S2 S2 R R S2 S2 S1 R -> S2 P P S1, R R S2 S2 R R S2 R -> P S2 S2 S2, P R R R R R R R -> P P P P",
+        mask="b _ s t", hidden=_hidden, p=0.4,
+    )  # fmt: skip
+    # without a batch
+    _forward(
+        "S0 S0 S0 S0 -> S0 S0, S1 R R S1 -> S1 S1, R R P R -> P R, R S1 S1 S2 -> P R attention_keys",
+        q="h s e", k="h t e", v="h t e", mask="h s t", hidden=_hidden,
+    )  # fmt: skip
+    _backward(
+        "S0 S0 S0 S0 S0 S0 S0 -> S0 S0 S0 S0, S1 S1 R R S1 S1 S1 -> S1 P P S1, R R S1 S1 R R S2 -> P S1 S1 S2,"
+        "P R R R R R R -> P P P P",
+        q="h s e", k="h t e", v="h t e", mask="h s t", hidden=_hidden,
     )  # fmt: skip
