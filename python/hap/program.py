@@ -67,7 +67,7 @@ class Replicated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         operator: its name in the graph.
-        target: the overload that it calls, such as ``aten.histc.default``.
+        target: the overload that it calls, such as ``aten.hash_tensor.default``.
         source: the user's source line; empty where there is none.
     """
 

@@ -81,7 +81,7 @@ def _(s: Sketch, target: Any) -> None:
     s.call(target, rows, s.tensor(i, j), right=True, sorter=sorter)
 
 
-@cases("bucketize.Tensor", "S0 R -> S0, S1 R -> S1")
+@cases("bucketize.Tensor", "S0 R -> S0, S1 R -> S1, R S0 -> P")
 def _(s: Sketch, target: Any) -> None:
     i, j, d = s.sizes(3)
     s.call(target, s.tensor(i, j), s.constant(torch.linspace(-1, 1, d)))

@@ -146,3 +146,9 @@ def _(s: Sketch) -> None:
 def _(s: Sketch) -> None:
     a, b, c = s.sizes(3)
     s.call(aten.select_scatter.default, s.tensor(a, b, c), s.tensor(a, c), 1, 0)
+
+
+@case("aten.block_diag.default", "P P P P -> P")
+def _(s: Sketch) -> None:
+    a, b, c, d = s.sizes(4)
+    s.call(aten.block_diag.default, [s.tensor(a, b), s.tensor(c), s.tensor(), s.tensor(1, d)])

@@ -27,6 +27,17 @@ def _(s: Sketch, target: Any) -> None:
     s.call(target, _positive_definite(s, *s.sizes(1)))
 
 
+@case("aten.linalg_pinv.atol_rtol_tensor", "S0 -> S0")
+def _(s: Sketch) -> None:
+    s.call(aten.linalg_pinv.atol_rtol_tensor, s.tensor(*s.sizes(1), 3, 4))
+
+
+@case("aten.linalg_pinv.atol_rtol_tensor", "S0 S0 S0 -> S0")
+def _(s: Sketch) -> None:
+    (b,) = s.sizes(1)
+    s.call(aten.linalg_pinv.atol_rtol_tensor, s.tensor(b, 3, 4), atol=s.positive(b), rtol=s.positive(b))
+
+
 @case("aten.cholesky_solve.default", "S0 S0 -> S0, S2 R -> S2, P R -> P")
 def _(s: Sketch) -> None:
     b, k = s.sizes(2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.rules.sketch import Sketch, case, cases
+from tests.rules.sketch import Sketch, add, case, cases
 
 aten = torch.ops.aten
 
@@ -72,6 +72,43 @@ def _(s: Sketch) -> None:
     s.call(aten.isin.Tensor_Tensor, s.integers(4, *s.sizes(2)), s.integers(4, 3))
 
 
+@case("aten.isin.Tensor_Scalar", "S0 -> S0, S1 -> S1")
+def _(s: Sketch) -> None:
+    s.call(aten.isin.Tensor_Scalar, s.integers(4, *s.sizes(2)), 2)
+
+
+@case("aten.histc.default", "S0 -> P, S1 -> P")
+def _(s: Sketch) -> None:
+    s.call(aten.histc.default, s.tensor(*s.sizes(2)), 5, -1.0, 1.0)
+
+
+@case("aten.histc.default", "")  # between the least and the largest value
+def _(s: Sketch) -> None:
+    s.call(aten.histc.default, s.tensor(*s.sizes(2)), 5)
+
+
+def _segments(s: Sketch, reduce: str, offsets: bool = False, backward: bool = False, **options: float) -> None:
+    a, b = s.sizes(2)
+    ends = torch.tensor([0, 2, 2, 5]).expand(a, -1)  # the second segment is empty
+    where = {"offsets" if offsets else "lengths": s.constant((ends if offsets else ends.diff()).contiguous())}
+    data = s.positive(a, 5, b, above=0.5, below=2.0)
+    made = s.call(aten.segment_reduce.default, data, reduce, **where, axis=1, unsafe=True, **options)
+    if backward:
+        s.call(aten._segment_reduce_backward.default, s.tensor(a, 3, b), made, data, reduce, **where, axis=1, **options)
+
+
+for _kind in ("sum", "mean"):
+    add("aten.segment_reduce.default", "S0 S0 -> S0, S2 R -> S2, P R -> P", lambda s, kind=_kind: _segments(s, kind))
+for _kind in ("max", "min", "prod"):
+    add("aten.segment_reduce.default", "S0 S0 -> S0, S2 R -> S2", lambda s, kind=_kind: _segments(s, kind, True))
+add("aten.segment_reduce.default", "S0 S0 -> S0, S2 R -> S2", lambda s: _segments(s, "sum", initial=1.0))
+for _kind in ("sum", "mean", "max", "min", "prod"):
+    add(
+        "aten._segment_reduce_backward.default", "S0 S0 S0 S0 -> S0, S2 S2 S2 R -> S2, P R R R -> P",
+        lambda s, kind=_kind: _segments(s, kind, backward=True),
+    )  # fmt: skip
+
+
 @case("aten.dist.default", "")
 def _(s: Sketch) -> None:
     a, b = s.sizes(2)
@@ -125,6 +162,25 @@ def _(s: Sketch) -> None:
 def _(s: Sketch) -> None:
     i, j, m = s.sizes(3)
     s.call(aten._cdist_forward.default, s.tensor(i, m), s.tensor(j, m), 1.0, None)
+
+
+@case("aten._pdist_forward.default", "")
+def _(s: Sketch) -> None:
+    s.call(aten._pdist_forward.default, s.tensor(*s.sizes(2)), 2.0)
+
+
+@case("aten._pdist_forward.default", "S1 -> P")  # for p = 1 a sum
+def _(s: Sketch) -> None:
+    s.call(aten._pdist_forward.default, s.tensor(*s.sizes(2)), 1.0)
+
+
+@case("aten._pdist_backward.default", "R S1 R -> S1, P R R -> P")
+def _(s: Sketch) -> None:
+    n, m = s.sizes(2)
+    p = s.rng.choice([1.0, 2.0, 3.0])
+    x = s.tensor(n, m)
+    distance = s.call(aten._pdist_forward.default, x, p)
+    s.call(aten._pdist_backward.default, s.tensor(*s.shape(distance)), x, p, distance)
 
 
 @case(

@@ -19,6 +19,11 @@ def _(s: Sketch, target: Any) -> None:
     s.call(target, s.tensor(*s.sizes(2)))
 
 
+@cases("_neg_view", "S0 -> S0, S1 -> S1, P -> P")
+def _(s: Sketch, target: Any) -> None:
+    s.call(target, s.tensor(*s.sizes(2), dtype=torch.float64))
+
+
 @cases("hardswish log_sigmoid", "S0 -> S0, S1 -> S1")
 def _(s: Sketch, target: Any) -> None:
     s.call(target, s.positive(*s.sizes(2)))
@@ -249,6 +254,33 @@ def _(s: Sketch) -> None:
 def _(s: Sketch) -> None:
     (a,) = s.sizes(1)
     s.call(aten.lerp.Scalar, s.tensor(a), s.tensor(a), 0.3)
+
+
+@case("aten.fake_quantize_per_tensor_affine_cachemask.default", "S0 -> S0 S0, S1 -> S1 S1")
+def _(s: Sketch) -> None:
+    s.call(aten.fake_quantize_per_tensor_affine_cachemask.default, s.tensor(*s.sizes(2)), 0.3, 1, -4, 5)
+
+
+@case("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default", "S0 R R R -> S0 S0, S1 R R R -> S1 S1")
+def _(s: Sketch) -> None:
+    s.call(
+        aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
+        s.tensor(*s.sizes(2), dtype=torch.float32), s.constant(torch.tensor([0.3])),
+        s.integers(3, 1, dtype=torch.int32), s.integers(2, 1), -4, 5,
+    )  # fmt: skip
+
+
+@case(
+    "aten.fake_quantize_per_channel_affine_cachemask.default",
+    "S0 R R -> S0 S0, S1 S0 S0 -> S1 S1, S2 R R -> S2 S2",
+)
+def _(s: Sketch) -> None:
+    a, c, b = s.sizes(3)
+    scales = s.constant(torch.rand(c, generator=s.generator) + 0.1)
+    s.call(
+        aten.fake_quantize_per_channel_affine_cachemask.default, s.tensor(a, c, b, dtype=torch.float32), scales,
+        s.integers(3, c, dtype=torch.int32), 1, -4, 5,
+    )  # fmt: skip
 
 
 @cases("addcmul addcdiv", "S0 S0 S0 -> S0, P P R -> P")

@@ -76,21 +76,21 @@ def test_the_first_input_names_the_batch() -> None:
 
 
 def test_operators_without_a_rule_are_replicated_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    graph = Graph([Tensor("a", (3, 3), torch.float64), Tensor("b", (3,), torch.float64)])
+    graph = Graph([Tensor("a", (3, 3), torch.float64), Tensor("b", (), torch.uint64)])
     graph.inputs = [Input("input", "args.0", 0)]
-    pdist = aten._pdist_forward.default
-    graph.operators = [Operator("pdist", pdist, (Ref(0), 2.0), {}, (1,), source="model.py:3: y = pdist(x)")]
+    hashed = aten.hash_tensor.default
+    graph.operators = [Operator("hashed", hashed, (Ref(0),), {}, (1,), source="model.py:3: y = hash_tensor(x)")]
     with caplog.at_level(logging.WARNING, logger="hap"):
         axes = annotate(graph)
     assert axes.replicated == (0,)
     assert [(r.levelname, r.name) for r in caplog.records] == [("WARNING", "hap")]
-    for part in ["pdist", "aten._pdist_forward.default", "no rule", "model.py:3: y = pdist(x)"]:
+    for part in ["hashed", "aten.hash_tensor.default", "no rule", "model.py:3: y = hash_tensor(x)"]:
         assert part in caplog.text
     (choice,) = axes.choices[0]
     assert (choice.inputs, choice.outputs) == ((REPLICATE,), (REPLICATE,))
     code = axes.local_code(0, choice, {axis.name: [1, 2] for axis in axes.axes}, 0)
     value = torch.eye(3, dtype=torch.float64)
-    assert torch.equal(run([code], [[value]])[0][0], pdist(value, 2.0))
+    assert torch.equal(run([code], [[value]])[0][0], hashed(value))
 
 
 def test_arguments_that_a_rule_does_not_cover(caplog: pytest.LogCaptureFixture) -> None:

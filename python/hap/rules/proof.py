@@ -196,6 +196,8 @@ def mismatch(
                 return f"result {index} on rank {rank} has shape {tuple(made[rank][index].shape)}, expected {shape}"
             if made[rank][index].dtype != whole.dtype:
                 return f"result {index} on rank {rank} is {made[rank][index].dtype}, expected {whole.dtype}"
+            if made[rank][index].is_conj() or made[rank][index].is_neg():
+                return f"result {index} on rank {rank} does not lie in memory, from where collectives send it"
             if whole.is_contiguous() and not made[rank][index].is_contiguous():
                 # Kernels behind may be wrong in silence on anything else.
                 return f"result {index} on rank {rank} is not contiguous, as it is on one device"

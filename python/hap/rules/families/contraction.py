@@ -19,6 +19,11 @@ def _distance(call: Call) -> str:
     return f"*b i {features}, *b j {features} -> *b i j"
 
 
+def _distance_of_pairs(call: Call) -> str:
+    """Of all rows of one matrix, in one list of pairs."""
+    return f"n! {'m' if call['p'] == 1 else 'm!'} -> pairs!"
+
+
 RULES: Table = {
     "aten.mm.default": Rule("~i k, ~k j -> i j"),
     "aten.bmm.default": Rule("~b i k, ~b k j -> b i j"),
@@ -31,6 +36,8 @@ RULES: Table = {
     "aten.dot.default": Rule("~k, ~k -> ."),
     "aten.vdot.default": Rule("~k, ~k -> ."),
     "aten._trilinear.default": Rule(_trilinear),
+    "aten._pdist_forward.default": Rule(_distance_of_pairs, contiguous=True),
+    "aten._pdist_backward.default": Rule("~pairs!, n! m, pairs! -> n! m", contiguous=True),
     "aten._cdist_forward.default": Rule(_distance),
     "aten._cdist_backward.default": Rule("~*b i j, *b i m, *b j m, *b i j -> *b i m"),
 }

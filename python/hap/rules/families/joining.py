@@ -217,7 +217,16 @@ def _select_scatter(call: Call) -> str:
 
 _SPLIT = Rule(_split, soft=True, lower=_split_local, sums=True, touched=nothing_touched)
 
+
+def _block_diagonal(call: Call) -> str:
+    """Matrices, rows and numbers one behind another, with zeros beside them."""
+    blocks = [["r!", "c!"][2 - len(tensor.shape) :] for tensor in call.operands]
+    operands = [" ".join(f"{dim[0]}{i}!" for dim in dims) or "." for i, dims in enumerate(blocks)]
+    return f"+{', +'.join(operands)} -> i! j!"
+
+
 RULES: Table = {
+    "aten.block_diag.default": Rule(_block_diagonal),
     "aten.slice.Tensor": Rule(_slice, soft=True, lower=_slice_local, sums=True, touched=nothing_touched),
     "aten.split.Tensor": _SPLIT,
     "aten.split_with_sizes.default": _SPLIT,

@@ -55,6 +55,7 @@ _LINES = {
     "linalg_lu.default": "2 -> 2, 2, 2",
     "linalg_lu_solve.default": "2, 1, ~1k -> 1k",
     "lu_unpack.default": "2, 1 -> 2, 2, 2",
+    "linalg_pinv.atol_rtol_tensor": "2, 0, 0 -> 2",
     "linalg_qr.default": "2 -> 2, 2",
     "linalg_householder_product.default": "2, 1 -> 2",
     "geqrf.default": "2 -> 2, 1",

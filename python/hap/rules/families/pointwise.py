@@ -7,11 +7,12 @@ a pointwise operator is linear in its first operand, the gradient.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import torch
 
-from hap.rules.call import Call, Rule, Table, is_tensor
+from hap.rules.call import Call, Local, Lowered, Rule, Table, is_tensor
+from hap.rules.families.reduction import along_dim
 
 _ONE = "... -> *d"
 _ONE_LINEAR = "~... -> *d"
@@ -58,9 +59,14 @@ def _chosen(call: Call) -> str:
     return "..., ~... -> *d" if number == 0 else _TWO
 
 
+def _in_memory(target: torch._ops.OpOverload, call: Call, local: Local) -> Lowered:
+    """Another operator for one that only marks its operand, which collectives would send as it lies in memory."""
+    return target, {}
+
+
 _LINEAR = """
-    neg clone positive conj _conj _conj_physical conj_physical real imag alias detach lift_fresh_copy deg2rad rad2deg
-    _to_copy mul.Scalar div.Scalar
+    neg clone positive _conj_physical conj_physical real imag alias detach lift_fresh_copy deg2rad rad2deg _to_copy
+    mul.Scalar div.Scalar
 """
 _UNTAGGED = "hardswish log_sigmoid floor_divide floor_divide.Scalar complex polar"
 
@@ -72,6 +78,9 @@ def _overload(name: str) -> str:
 RULES: Table = {
     **{_overload(name): Rule(_ONE_LINEAR) for name in _LINEAR.split()},
     **{_overload(name): Rule(_each) for name in _UNTAGGED.split()},
+    "aten.conj.default": Rule(_ONE_LINEAR, lower=partial(_in_memory, torch.ops.aten.conj_physical.default)),
+    "aten._conj.default": Rule(_ONE_LINEAR, lower=partial(_in_memory, torch.ops.aten.conj_physical.default)),
+    "aten._neg_view.default": Rule(_ONE_LINEAR, lower=partial(_in_memory, torch.ops.aten.neg.default)),
     "aten.copy.default": Rule("..., ~... -> *d"),
     "aten.add.Tensor": Rule(_additive),
     "aten.sub.Tensor": Rule(_additive),
@@ -92,6 +101,11 @@ RULES: Table = {
     "aten.addcmul.default": Rule("+..., ~..., ... -> *d"),
     "aten.addcdiv.default": Rule("+..., ~..., ... -> *d"),
     "aten.hardswish_backward.default": Rule(_gradient),
+    "aten.fake_quantize_per_tensor_affine_cachemask.default": Rule("*d -> *d, *d"),
+    "aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": Rule("*d, *s!, *z!, *e! -> *d, *d"),
+    "aten.fake_quantize_per_channel_affine_cachemask.default": Rule(
+        "*a c *b, c, c -> *a c *b, *a c *b", runs=partial(along_dim, name="axis")
+    ),
 }
 
 

@@ -49,10 +49,10 @@ def whole(call: Call, composite: str = "") -> str:
     return reduction(call, "", block=True, composite=composite)
 
 
-def along_dim(call: Call) -> dict[str, int]:
-    """Lengths of ``*a d *b`` where the argument ``dim`` says which dimension ``d`` is."""
+def along_dim(call: Call, name: str = "dim") -> dict[str, int]:
+    """Lengths of ``*a d *b`` where an argument says which dimension ``d`` is."""
     rank = len(call.shape())
-    dim = call.dim()
+    dim = call.dim(name)
     return {"a": dim, "b": max(rank - 1 - dim, 0)}
 
 
