@@ -156,3 +156,16 @@ def _(s: Sketch) -> None:
 def _(s: Sketch, target: Any) -> None:
     a, b = s.sizes(2)
     s.call(target, s.tensor(a, 2 * b), [b, b], 1)
+
+
+@case("aten.as_strided.default", "P -> P")
+def _(s: Sketch) -> None:
+    # windows that overlap
+    a, b = s.sizes(2)
+    s.call(aten.as_strided.default, s.tensor(a + 1, b), [a, 2, b], [b, b, 1])
+
+
+@case("aten.as_strided_scatter.default", "P P -> P")
+def _(s: Sketch) -> None:
+    a, b = s.sizes(2)
+    s.call(aten.as_strided_scatter.default, s.tensor(a + 1, b), s.tensor(a, b), [a, b], [b, 1], b)

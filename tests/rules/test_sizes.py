@@ -26,6 +26,7 @@ GLOBAL = {
     r"aten\._fft_c2r.*last_dim_size": "a transformed dimension",
     r"aten\.roll.*shifts": "a rolled dimension",
     r"aten\.masked_scatter_backward.*sizes": "nothing is shared",
+    r"aten\.as_strided.*(size|stride|storage_offset)": "nothing is shared",
     # positions in such dimensions, and counts of them
     r"aten\.(select|select_copy|select_scatter)\..*index": "a dimension that is taken away",
     r"aten\.(tril|triu)\..*diagonal": "counted from the first row and column of the whole matrix",

@@ -87,6 +87,14 @@ def reads_bytes(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (self.fc(x) * (x.view(torch.int32) > 0)).sum()
 
 
+def strides_over_a_view(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x).T.as_strided((2, 2), (2, 1)).sum()
+
+
+def strides_from_a_place(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x)[1:].as_strided((1, 2), (2, 1), 1).sum()
+
+
 def selects(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(x).sum() + x[x > 0].sum()
 
@@ -316,6 +324,14 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (branches_inside_other_precision, r"test_refusals\.py:\d+: .*product.*: the forward branches on the values"),
         (branches_on_what_was_changed, r"test_refusals\.py:\d+: .*copy.*: the forward branches on the values"),
         (reads_bytes, r"test_refusals\.py:\d+: .*view.*: reads the bytes of a tensor as another element type"),
+        (
+            strides_over_a_view,
+            r"test_refusals\.py:\d+: .*as_strided.*: as_strided reads the memory of a tensor that is",
+        ),
+        (
+            strides_from_a_place,
+            r"test_refusals\.py:\d+: .*as_strided.*: as_strided reads the memory of a tensor that is",
+        ),
         (selects, r"test_refusals\.py:\d+: .*x\[x > 0\].*: a shape depends on the values .*a mask"),
         (reads_a_number, r"test_refusals\.py:\d+: .*\.item.*: a number depends on the values"),
         (

@@ -17,6 +17,8 @@ from hap.graph import Graph, Input, InputKind, Operator, Output, Ref, Tensor
 from hap.trace.outputs import parse
 from hap.trace.sources import module_of, source_of
 
+aten = torch.ops.aten
+
 _ROOT = "module."
 _IGNORED_KEYWORDS = {"pin_memory": False, "layout": torch.strided}
 
@@ -160,12 +162,7 @@ class _Builder:
                 continue
             if not isinstance(node.target, torch._ops.OpOverload):
                 raise TraceError(f"{source_of(node)}: hap cannot train a module that calls {node.target}")
-            if node.target is torch.ops.aten.view.dtype:
-                raise TraceError(
-                    f"{source_of(node) or 'the module'}: reads the bytes of a tensor as another element type, which "
-                    "has no gradient and cannot be shared out: convert the values (`.to(dtype)`), or do it outside of "
-                    "the module and pass the result as an input"
-                )
+            _check_memory(node)
             base = node.target._schema.name.split("::")[1].strip("_")
             number = self.operator_names.get(base, 0)
             self.operator_names[base] = number + 1
@@ -274,6 +271,26 @@ class _Builder:
             kind = "loss" if position in self.losses else "output"
             assert plain[position] is not None, path
             self.graph.outputs.append(Output(kind, path, plain[position]))  # type: ignore[arg-type]
+
+
+def _check_memory(node: Node) -> None:
+    """Refuses what depends on how one device keeps a tensor in memory: ranks may keep it otherwise."""
+    where = source_of(node) or "the module"
+    if node.target is aten.view.dtype:
+        raise TraceError(
+            f"{where}: reads the bytes of a tensor as another element type, which has no gradient and cannot be shared "
+            "out: convert the values (`.to(dtype)`), or do it outside of the module and pass the result as an input"
+        )
+    if node.target in (aten.as_strided.default, aten.as_strided_scatter.default):
+        names = [argument.name for argument in node.target._schema.arguments]
+        given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        value = given["self"].meta["val"]
+        if not value.is_contiguous() or (given.get("storage_offset") is not None and value.storage_offset() != 0):
+            raise TraceError(
+                f"{where}: as_strided reads the memory of a tensor that is a view of another, by its place there: use "
+                "unfold, slices or transpose, or give it a copy that lies in memory as its shape says (`.clone("
+                "memory_format=torch.contiguous_format)`)"
+            )
 
 
 def build(joint: GraphModule, signature: Signature, rng: Node | None) -> Graph:

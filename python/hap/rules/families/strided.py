@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -115,13 +116,27 @@ def _quarter_turns(call: Call) -> str:
     return _line("~", whole, turned)
 
 
+def strided(x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None) -> Tensor:
+    """``aten.as_strided`` of a contiguous tensor, wherever it lies in a rank's memory."""
+    return x.as_strided(size, stride, x.storage_offset() + (storage_offset or 0)).clone()
+
+
+def strided_scatter(
+    x: Tensor, source: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Tensor:
+    """``aten.as_strided_scatter`` into such a tensor."""
+    result = x.clone(memory_format=torch.contiguous_format)
+    result.as_strided(size, stride, storage_offset or 0).copy_(source)
+    return result
+
+
+def _in_own_memory(target: Callable[..., Tensor], call: Call, local: Local) -> Lowered:
+    return target, {}
+
+
 def reshaped(x: Tensor, size: list[int]) -> Tensor:
     """``aten.view_copy``, also of what cannot be viewed."""
     return x.reshape(size).clone(memory_format=torch.contiguous_format)
-
-
-def _view_copy_local(call: Call, local: Local) -> Lowered:
-    return reshaped, {}
 
 
 def _squeeze_copy_local(call: Call, local: Local) -> Lowered:
@@ -140,7 +155,7 @@ def _copies() -> Table:
         "t_copy.default": view.RULES["aten.t.default"],
         "transpose_copy.int": view.RULES["aten.transpose.int"],
         "unsqueeze_copy.default": view.RULES["aten.unsqueeze.default"],
-        "view_copy.default": replace(view.RULES["aten.view.default"], lower=_view_copy_local),
+        "view_copy.default": replace(view.RULES["aten.view.default"], lower=partial(_in_own_memory, reshaped)),
         "slice_copy.Tensor": joining.RULES["aten.slice.Tensor"],
         "select_copy.int": joining.RULES["aten.select.int"],
         "unbind_copy.int": joining.RULES["aten.unbind.int"],
@@ -163,6 +178,10 @@ RULES: Table = {
     "aten.unfold.default": Rule(_unfold, lower=_window_local, touched=nothing_touched),
     "aten.unfold_copy.default": Rule(_unfold, lower=_window_local),
     "aten.unfold_backward.default": Rule(_unfold_backward, lower=_window_local),
+    "aten.as_strided.default": Rule("~*x! -> *y!", lower=partial(_in_own_memory, strided), contiguous=True),
+    "aten.as_strided_scatter.default": Rule(
+        "+*x!, +*y! -> *x!", lower=partial(_in_own_memory, strided_scatter), contiguous=True
+    ),
     "aten.rot90.default": Rule(_quarter_turns),
     "aten.alias_copy.default": Rule("~*d -> *d"),
     **_copies(),
