@@ -162,18 +162,6 @@ def _(s: Sketch, target: Any) -> None:
 # ---- grids
 
 
-@case("aten.affine_grid_generator.default", "S0 -> S0, P -> P")
-def _(s: Sketch) -> None:
-    (n,) = s.sizes(1)
-    s.call(aten.affine_grid_generator.default, s.tensor(n, 2, 3), [n, 2, 3, 4], False)
-
-
-@case("aten.affine_grid_generator.default", "S0 -> S0, P -> P")
-def _(s: Sketch) -> None:
-    (n,) = s.sizes(1)
-    s.call(aten.affine_grid_generator.default, s.tensor(n, 3, 4), [n, 1, 2, 3, 4], True)
-
-
 def _grid(s: Sketch, space: int, backward: bool) -> None:
     n, c, p, q = s.sizes(4)
     places = [p, q, 3][:space]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hap.rules.call import Call, Local, Lowered, Rule, Table
+from hap.rules.call import Call, Rule, Table
 from hap.rules.families.reduction import averaged
 
 
@@ -71,15 +71,6 @@ def _grid(count: int) -> tuple[Rule, Rule]:
     )
 
 
-def _affine(call: Call) -> str:
-    """A grid of positions from a matrix for each sample."""
-    return f"~n i! j! -> n {_positions('y', len(call['size']) - 2)} d!"
-
-
-def _affine_local(call: Call, local: Local) -> Lowered:
-    return call.operator.target, {"size": [local.size("n"), *call["size"][1:]]}
-
-
 def _shuffled(back: bool, call: Call) -> tuple[str, dict[str, int]]:
     """``pixel_shuffle``: blocks of r x r channels become positions; and back."""
     factor = call["downscale_factor" if back else "upscale_factor"]
@@ -94,7 +85,6 @@ RULES: Table = {
     **_by_dimensions("reflection_pad1d reflection_pad2d reflection_pad3d", _padding),
     **_by_dimensions("replication_pad1d replication_pad2d replication_pad3d", _padding),
     **_by_dimensions("grid_sampler_2d grid_sampler_3d", _grid),
-    "aten.affine_grid_generator.default": Rule(_affine, lower=_affine_local),
     "aten.im2col.default": Rule("~*n c h! w! -> *n (c k!) y!"),
     "aten.col2im.default": Rule("~*n (c k!) y! -> *n c h! w!"),
     "aten.pixel_shuffle.default": Rule(partial(_shuffled, False)),
