@@ -1,5 +1,6 @@
 use super::*;
-use crate::graph::Collective;
+use crate::graph::{Choice, Collective};
+use crate::program::Conversion;
 use crate::testing::{perceptron, placements};
 
 #[test]
