@@ -10,7 +10,7 @@ class TraceError(HapError):
 
 
 class CheckError(HapError):
-    """A module cannot be checked: it does not run in float64."""
+    """A module cannot be checked (it does not run in float64, all is NaN), or its graph lacks what it computes."""
 
 
 class ClusterError(HapError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,9 @@ from hap import interpret
 from hap.program import Program, Splits
 from hap.rules import AxisGraph, annotate
 from hap.runtime.emulate import emulate
+from hap.runtime.reference import eager
 from hap.trace import trace
+from hap.trace.inputs import map_inputs
 from tests.trace.comparison import wide
 
 
@@ -53,7 +56,17 @@ class Step:
 
 
 def step(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
-    """The module's step on these inputs, traced and computed on one device."""
+    """The module's step on these inputs, traced and computed on one device.
+
+    Raises:
+        CheckError: the module itself gives a gradient or changes a buffer that the graph does not have.
+    """
     axes = annotate(trace(module, args, kwargs))
     values = interpret.bind(axes.graph, module, args, kwargs, rng=(3, 1))
+    eager(axes.graph, deepcopy(module), *map_inputs(_fresh, tuple(args), dict(kwargs)), values)
     return Step(axes, values, interpret.run(axes.graph, values))
+
+
+def _fresh(value: Any) -> Any:
+    """A copy of a tensor that no graph has made."""
+    return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,21 +16,22 @@ from torch import nn
 
 from hap.cluster import Cluster
 from hap.errors import CheckError, HapError
-from hap.graph import Graph, OutputKind
+from hap.graph import Graph
 from hap.program import Compute, Program, Replicated, Splits
+from hap.runtime.difference import difference, finite, is_rounded, norm
 from hap.runtime.emulate import Emulated, emulate
+from hap.runtime.reference import Outputs, eager
 from hap.runtime.twin import detached
 from hap.trace.inputs import check_examples, flatten_inputs, map_inputs
 
 if TYPE_CHECKING:
     from hap.cluster import Device
     from hap.rules import AxisGraph
-    from hap.trace.outputs import OutputSpec
+
+logger = logging.getLogger("hap")
 
 # Bytes; more than any device has, and few enough for the linear program's arithmetic.
 AMPLE_MEMORY = 1e15
-
-Reference = dict[tuple["OutputKind", str], "torch.Tensor | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class CheckResult:
         errors: by name of the loss, output, buffer, or of the parameter or input that a gradient belongs to, over all
             programs: the norm of the difference over the tensor's own norm, or over a thousandth of the norm of all
             gradients together where that is larger (some gradients are zero in exact arithmetic). NaN and infinities
-            count as no difference where one device has the same in the same places, and as infinite elsewhere.
+            count as no difference where one device has the same in the same places, and as infinite elsewhere; so do
+            other shapes and element types. Integers and truth values that differ count as 1 at least.
         sharded_flops: share of the FLOPs in instructions that the devices share, on average over the programs.
         replicated: operators that every device computes whole, because no rule covers them.
         programs: number of programs that were run.
@@ -70,7 +73,8 @@ def check(
 
     All devices run in lock-step in this process, on copies of the module and the inputs in float64 (complex numbers in
     complex128); the module itself is left as it is. The reference is the module run eagerly. With dropout on it is the
-    traced graph run on one device instead (:mod:`hap.interpret`), because eager PyTorch draws other random numbers.
+    traced graph run on one device instead (:mod:`hap.interpret`), because eager PyTorch draws other random numbers; the
+    module run eagerly then tells only which gradients and new buffers there are.
 
     Args:
         module: the module, with its parameters in memory.
@@ -88,11 +92,13 @@ def check(
     Raises:
         HapError: an argument does not fit; an axis does not exist or is split into other than its size.
         TraceError: the module cannot be captured.
-        CheckError: the module does not run in float64.
+        CheckError: the module does not run in float64; it has a gradient or changes a buffer that its graph does not;
+            all of its gradients are NaN or infinite, so that there is nothing to compare.
     """
     from hap import interpret
     from hap.rules import annotate
     from hap.trace import trace
+    from hap.trace.refusals import check_module
 
     if not isinstance(module, nn.Module):
         raise HapError(f"expected a torch.nn.Module, got {type(module).__name__}")
@@ -100,6 +106,8 @@ def check(
     cluster = _with_ample_memory(Cluster.of(devices))
     _check_arguments(programs, count, splits, forbidden_axes, len(cluster.devices))
     check_examples(example_inputs, example_kwargs)
+    # Copies have no tensor hooks, and may not be made of what is refused.
+    check_module(module)
     precise, args, kwargs = _double(module, tuple(example_inputs), dict(example_kwargs or {}))
     graph = trace(precise, args, kwargs)
     axes = annotate(graph)
@@ -110,10 +118,13 @@ def check(
         for tensor, value in interpret.bind(graph, precise, args, kwargs, tangents=tangents).items()
     }
     try:
+        reference = eager(graph, precise, args, kwargs, values)
         if any(entry.kind == "rng" for entry in graph.inputs):
-            reference = interpret.run(graph, values)
-        else:
-            reference = _eager(graph, precise, args, kwargs, tangents)
+            # What has no gradient has none whatever the random numbers.
+            absent = {key: None for key, value in reference.items() if value is None}
+            reference = {**interpret.run(graph, values), **absent}
+    except CheckError:
+        raise
     except Exception as error:
         raise CheckError(
             f"the module does not run in float64: {type(error).__name__}: {error}; hap.check computes in float64, to "
@@ -121,14 +132,17 @@ def check(
             'Face\'s mixtures of experts: config._experts_implementation = "eager")'
         ) from error
 
+    _check_finite(reference)
     ranks = len(cluster.devices)
-    floor = 1e-3 * _norm([value for (kind, _), value in reference.items() if kind == "gradient"])
+    floor = 1e-3 * norm([value for (kind, _), value in reference.items() if kind == "gradient"])
     errors: dict[str, float] = {}
     shares = []
     for program, units in _programs(axes, cluster, programs, seed, count, splits, tuple(forbidden_axes)):
         for output in emulate(axes, program, units, ranks, values):
             name = _label(output, graph)
-            errors[name] = max(errors.get(name, 0.0), _error(output, reference[output.kind, output.name], floor))
+            expected = reference[output.kind, output.name]
+            found = [difference(copied, expected, floor) for copied in output.copies]
+            errors[name] = max(errors.get(name, 0.0), *found)
         shares.append(sharded_flops(axes, program))
     return CheckResult(
         max(errors.values(), default=0.0),
@@ -172,7 +186,9 @@ def _double(
 
 def _precise(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in float64 or complex128; integers and truth values as they are."""
-    return tensor.to(_wide(tensor)) if tensor.is_floating_point() or tensor.is_complex() else tensor
+    if not is_rounded(tensor):
+        return tensor
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def _with_ample_memory(cluster: Cluster) -> Cluster:
@@ -227,45 +243,25 @@ def _tangents(graph: Graph, seed: int) -> dict[str, torch.Tensor]:
     return tangents
 
 
-def _eager(
-    graph: Graph, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tangents: dict[str, torch.Tensor]
-) -> Reference:
-    """The outputs of the module itself, by kind and name."""
-    with torch.enable_grad():
-        tensors = flatten_like(graph.output_spec, module(*args, **kwargs))
-    results: Reference = {}
-    outputs = [entry for entry in graph.outputs if entry.kind in ("loss", "output")]
-    for entry, tensor in zip(outputs, tensors, strict=True):
-        results[entry.kind, entry.name] = tensor.detach()
-    roots = [tensor for entry, tensor in zip(outputs, tensors, strict=True) if entry.name in tangents]
-    if roots:
-        torch.autograd.backward(roots, [tangents[entry.name] for entry in outputs if entry.name in tangents])
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    buffers = dict(module.named_buffers(remove_duplicate=False))
-    flat, names, _ = flatten_inputs(args, kwargs)
-    inputs = dict(zip(names, flat, strict=True))
-    for entry in graph.outputs:
-        if entry.kind == "gradient":
-            results[entry.kind, entry.name] = parameters[entry.name].grad
-        elif entry.kind == "buffer":
-            results[entry.kind, entry.name] = buffers[entry.name]
-        elif entry.kind == "input_gradient":
-            results[entry.kind, entry.name] = inputs[entry.name].grad
-    return results
-
-
-def flatten_like(spec: OutputSpec, output: Any) -> list[torch.Tensor]:
-    """The tensors of a module's output in the order of the graph's, by the structure that the trace has found."""
-    found: dict[int, torch.Tensor] = {}
-
-    def walk(spec: OutputSpec, value: Any) -> None:
-        if spec.kind == "tensor":
-            found[spec.index] = value
-        for key, child in spec.children:
-            walk(child, getattr(value, key) if spec.kind in ("dataclass", "named_tuple") else value[key])
-
-    walk(spec, output)
-    return [found[index] for index in sorted(found)]
+def _check_finite(reference: Outputs) -> None:
+    """Refuses a step whose gradients have no numbers to compare; a warning where some tensors have none."""
+    blank, gradients, compared = [], 0, 0
+    for (kind, name), value in reference.items():
+        if value is None or not is_rounded(value) or value.numel() == 0:
+            continue
+        count = finite(value)
+        if count == 0:
+            blank.append(f'{kind} "{name}"' if name else kind)
+        if kind in ("gradient", "input_gradient"):
+            gradients += value.numel()
+            compared += count
+    if gradients and not compared:
+        raise CheckError(
+            f"all {gradients} numbers in the module's gradients are NaN or infinite on one device, so there is nothing "
+            "to compare with: pass example inputs for which the loss and its gradients are finite"
+        )
+    if blank:
+        logger.warning("nothing to compare: on one device all numbers are NaN or infinite of %s", ", ".join(blank))
 
 
 def _programs(
@@ -328,31 +324,3 @@ def _label(output: Emulated, graph: Graph) -> str:
     same = sum(entry.name == output.name for entry in graph.outputs)
     name = output.name or output.kind
     return name if same == 1 else f"{name} ({output.kind})"
-
-
-def _error(output: Emulated, expected: torch.Tensor | None, floor: float) -> float:
-    worst = 0.0
-    for copied in output.copies:
-        if expected is None:
-            # The module gives no gradient where the graph gives zeros.
-            expected = torch.zeros_like(copied)
-        given, wanted = copied.detach().to(_wide(copied)), expected.detach().to(_wide(expected))
-        # NaN is equal to nothing, and infinities have no difference: they are compared here, by place.
-        same = (given == wanted) | (given.isnan() & wanted.isnan())
-        difference = (given - wanted).masked_fill(same, 0.0)
-        if not difference.isfinite().all():
-            return float("inf")
-        distance, scale = _norm([difference]), max(_norm([expected]), floor)
-        worst = max(worst, distance / scale if scale else (0.0 if distance == 0.0 else float("inf")))
-    return worst
-
-
-def _wide(tensor: torch.Tensor) -> torch.dtype:
-    return torch.complex128 if tensor.is_complex() else torch.float64
-
-
-def _norm(tensors: Sequence[torch.Tensor | None]) -> float:
-    """Norm of the finite numbers of several tensors together."""
-    wide = [tensor.detach().to(_wide(tensor)).abs() for tensor in tensors if tensor is not None]
-    squares = [float(values[values.isfinite()].square().sum()) for values in wide]
-    return float(sum(squares) ** 0.5)

@@ -176,9 +176,13 @@ class Session:
         """Trace, plan and lower a new kind of call; the first one also places the parameters."""
         from hap.planning import Plan
         from hap.rules import annotate
+        from hap.trace.refusals import check_module
         from hap.trace.route import trace_module
 
         def annotated() -> AxisGraph:
+            if self._stored is None:
+                # The twin shows neither tensor hooks nor buffers that require grad.
+                check_module(self.module)
             with torch.enable_grad():
                 inputs = call.whole_inputs(total)
                 return annotate(trace_module(self.twin.refresh(), *inputs, values=not call.local))

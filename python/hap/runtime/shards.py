@@ -47,8 +47,6 @@ def check_replaceable(module: nn.Module, layouts: dict[str, Layout]) -> None:
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             raise HapError(f'"{name}" has a gradient of its whole size: call zero_grad() before hap takes the module')
-        if parameter._backward_hooks:
-            raise HapError(f'"{name}" has a tensor hook, which a sharded parameter cannot keep: remove it first')
         layout = layouts.get(name)
         if layout is not None and layout.along is not None:
             _check_unheld(name, parameter)

@@ -65,13 +65,19 @@ def check_module(module: nn.Module) -> None:
     """Refuses what a trace would lose in silence.
 
     Raises:
-        TraceError: hooks on gradients, sparse gradients, scripted parts.
+        TraceError: hooks on gradients, buffers that require grad, sparse gradients, scripted parts.
     """
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise TraceError(
                 f'parameter "{name}" has a tensor hook, which is not part of the graph: remove it and change the '
                 "gradient between backward() and the optimiser's step"
+            )
+    for name, buffer in module.named_buffers():
+        if buffer.requires_grad:
+            raise TraceError(
+                f'buffer "{name}" requires grad, but hap keeps gradients of parameters and inputs only: make it a '
+                "parameter (torch.nn.Parameter) that is registered once, or `.detach()` it"
             )
     for path, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
