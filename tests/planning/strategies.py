@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -14,16 +14,25 @@ from tests.runtime.one_device import Step, step
 from tests.zoo.moe import Experts
 
 
-def cluster(count: int, *, flops: float = 1e10, memory: float = 1e9, all_reduce: float = 1.0) -> Cluster:
-    """Equal devices that compute ``flops``, with links of 2 GB/s.
+def cluster(
+    count: int,
+    *,
+    speeds: Sequence[float] | None = None,
+    flops: float = 1e10,
+    memory: float = 1e9,
+    all_reduce: float = 1.0,
+) -> Cluster:
+    """Devices that compute ``flops``, times their speed where speeds are given, with links of 2 GB/s.
 
     An all-reduce moves as many bytes as a reduce-scatter and an all-gather, but waits for half as many messages, so
     that no two programs are equally fast. Its bandwidth is ``all_reduce`` times that of the links.
     """
+    rates = [flops * speed for speed in speeds or [1.0] * count]
+    assert len(rates) == count
     link = Link(bandwidth=2e9, latency=1e-7)
     measured = CollectiveCost(latency=(count - 1) * link.latency, bandwidth=all_reduce * link.bandwidth)
     return Cluster(
-        [Device(flops=flops, memory_bandwidth=10 * flops, memory=memory, launch_overhead=0.0)] * count,
+        [Device(flops=rate, memory_bandwidth=10 * rate, memory=memory, launch_overhead=0.0) for rate in rates],
         link=link,
         collectives={"all_reduce/builtin": measured},
     )

@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
+import pytest
+
+from hap.planning import plan_axes
 from tests.planning import strategies
 from tests.planning.optima import optimum, shown, stored, without
 from tests.planning.strategies import cluster
 
 FLOAT32 = 1e-5
 TRANSFORMER = {"attention.qkv.weight.0.1": "heads", "mlp.up.weight.0": "features", "args.0.1": "sequence"}
+
+MEGATRON = """
+stored shift
+stored attention.qkv.weight[heads]
+stored attention.out.weight[heads]
+stored mlp.up.weight[features]
+stored mlp.down.weight[features]
+layer_norm = layer_norm(add)
+mm[heads] = mm(layer_norm, attention.qkv.weight[heads])
+split[heads] = split(mm[heads])
+sdpa[heads] = sdpa(split[heads])
+mm_1[partial] = mm(sdpa[heads], attention.out.weight[heads])
+mm_1 = all_reduce(mm_1[partial])
+layer_norm_1 = layer_norm(add_1)
+mm_2[features] = mm(layer_norm_1, mlp.up.weight[features])
+mm_3[partial] = mm(gelu[features], mlp.down.weight[features])
+mm_3 = all_reduce(mm_3[partial])
+sum = sum(pow)
+backward
+mm_4[features] = mm(mul_1, gelu[features])
+mm_5[features] = mm(mul_1, mlp.down.weight[features])
+mm_6[features] = mm(gelu_backward[features], layer_norm_1)
+mm_7[partial] = mm(gelu_backward[features], mlp.up.weight[features])
+mm_7 = all_reduce(mm_7[partial])
+layer_norm_backward = layer_norm_backward(mm_7, add_1, layer_norm_1)
+mm_8[heads] = mm(add_3, sdpa[heads])
+mm_9[heads] = mm(add_3, attention.out.weight[heads])
+sdpa_backward[heads] = sdpa_backward(mm_9[heads], split[heads], sdpa[heads])
+cat[heads] = cat(sdpa_backward[heads])
+mm_10[heads] = mm(cat[heads], layer_norm)
+mm_11[partial] = mm(cat[heads], attention.qkv.weight[heads])
+layer_norm_backward_1[partial] = layer_norm_backward(mm_11[partial], add, layer_norm)
+sum_1[partial] = sum(add_4[partial])
+sum_1 = all_reduce(sum_1[partial])
+gradient of shift: sum_1
+gradient of attention.qkv.weight: mm_10[heads]
+gradient of attention.out.weight: mm_8[heads]
+gradient of mlp.up.weight: mm_6[features]
+gradient of mlp.down.weight: mm_4[features]
+"""
 
 
 def test_megatron() -> None:
@@ -17,51 +60,23 @@ def test_megatron() -> None:
     """
     whole, machines = strategies.transformer(), cluster(4, all_reduce=4.0)
     plan = optimum(whole, machines, FLOAT32)
-    expected = """
-    stored shift
-    stored attention.qkv.weight[heads]
-    stored attention.out.weight[heads]
-    stored mlp.up.weight[features]
-    stored mlp.down.weight[features]
-    layer_norm = layer_norm(add)
-    mm[heads] = mm(layer_norm, attention.qkv.weight[heads])
-    split[heads] = split(mm[heads])
-    sdpa[heads] = sdpa(split[heads])
-    mm_1[partial] = mm(sdpa[heads], attention.out.weight[heads])
-    mm_1 = all_reduce(mm_1[partial])
-    layer_norm_1 = layer_norm(add_1)
-    mm_2[features] = mm(layer_norm_1, mlp.up.weight[features])
-    mm_3[partial] = mm(gelu[features], mlp.down.weight[features])
-    mm_3 = all_reduce(mm_3[partial])
-    sum = sum(pow)
-    backward
-    mm_4[features] = mm(mul_1, gelu[features])
-    mm_5[features] = mm(mul_1, mlp.down.weight[features])
-    mm_6[features] = mm(gelu_backward[features], layer_norm_1)
-    mm_7[partial] = mm(gelu_backward[features], mlp.up.weight[features])
-    mm_7 = all_reduce(mm_7[partial])
-    layer_norm_backward = layer_norm_backward(mm_7, add_1, layer_norm_1)
-    mm_8[heads] = mm(add_3, sdpa[heads])
-    mm_9[heads] = mm(add_3, attention.out.weight[heads])
-    sdpa_backward[heads] = sdpa_backward(mm_9[heads], split[heads], sdpa[heads])
-    cat[heads] = cat(sdpa_backward[heads])
-    mm_10[heads] = mm(cat[heads], layer_norm)
-    mm_11[partial] = mm(cat[heads], attention.qkv.weight[heads])
-    layer_norm_backward_1[partial] = layer_norm_backward(mm_11[partial], add, layer_norm)
-    sum_1[partial] = sum(add_4[partial])
-    sum_1 = all_reduce(sum_1[partial])
-    gradient of shift: sum_1
-    gradient of attention.qkv.weight: mm_10[heads]
-    gradient of attention.out.weight: mm_8[heads]
-    gradient of mlp.up.weight: mm_6[features]
-    gradient of mlp.down.weight: mm_4[features]
-    """
-    forward, backward = shown(whole, plan, expected, TRANSFORMER)
+    forward, backward = shown(whole, plan, MEGATRON, TRANSFORMER)
     # The last one in the backward is that of the shift, behind which all is linear.
     assert (forward, backward) == ({"all_reduce": 2}, {"all_reduce": 2})
     assert stored(plan, "mlp.up.weight", "mlp.down.weight") == ["S0", "S1"]
     assert stored(plan, "attention.qkv.weight", "attention.out.weight") == ["S1", "S1"]
     without(whole, machines, plan, ["attention.qkv.weight.0.1", "mlp.up.weight.0"])
+
+
+def test_megatron_on_unequal_devices() -> None:
+    """The same program; the device that is twice as fast as the others has twice as many heads and features."""
+    whole, machines = strategies.transformer(), cluster(3, speeds=(2.0, 1.0, 1.0), all_reduce=4.0)
+    plan = optimum(whole, machines, FLOAT32)
+    shown(whole, plan, MEGATRON, TRANSFORMER)
+    assert plan.splits["attention.qkv.weight.0.1"] == [2, 1, 1]
+    assert plan.splits["mlp.up.weight.0"] == pytest.approx([64, 32, 32], abs=2)
+    other = plan_axes(whole.axes, machines, splits={"attention.qkv.weight.0.1": [1, 2, 1]})
+    assert other.predicted_time > 1.001 * plan.predicted_time
 
 
 def test_sequence_parallelism() -> None:
