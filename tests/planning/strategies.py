@@ -51,6 +51,19 @@ class Chain(nn.Module):
         return self.out(self.down(self.up(x).relu()).relu()).square().mean()
 
 
+class Deep(nn.Module):
+    """Six square linear layers, without biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32, bias=False) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x.square().mean()
+
+
 def convolution(channels: int, features: int) -> nn.Conv2d:
     return nn.Conv2d(channels, features, 3, padding=1, bias=False)
 
@@ -144,6 +157,11 @@ def _traced(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Step:
 @functools.cache
 def chain() -> Step:
     return _traced(lambda: Chain().double(), (512, 32))
+
+
+@functools.cache
+def deep() -> Step:
+    return _traced(lambda: Deep().double(), (128, 32))
 
 
 @functools.cache
