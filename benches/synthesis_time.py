@@ -9,11 +9,14 @@ ratios are not in it.
 import json
 import statistics
 import sys
+from pathlib import Path
 
 import torch
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import hap
-import make_graphs
+from benches.models import MODELS
 from hap.planning import plan_axes
 from hap.rules import annotate
 
@@ -22,7 +25,7 @@ PLANS = 5
 
 def main():
     with torch.device("meta"):
-        module, args, kwargs = make_graphs.gpt2_12()
+        module, args, kwargs = MODELS["gpt2_12"]()
     axes = annotate(hap.trace(module.train(), args, kwargs))
     cluster = hap.Cluster(["A100-40GB"] * 4 + ["T4"] * 4, link=hap.Link(bandwidth=1.25e9, latency=5e-5))
     plans = [plan_axes(axes, cluster) for _ in range(PLANS)]

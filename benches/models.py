@@ -1,0 +1,192 @@
+"""The models whose training steps are synthesised, in the shapes that the paper measured, for eight devices.
+
+Each builds a module and a global batch: 32 samples for each device, text of 128 tokens, images of 32 x 32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from tests.zoo.moe import GShard
+
+DEVICES = 8
+BATCH, SEQUENCE = 32 * DEVICES, 128
+WIDE, HIDDEN, HEADS, VOCABULARY = 768, 3072, 12, 33_280
+
+Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+"""Module, positional and keyword arguments."""
+
+
+class MLP(nn.Module):
+    """Twelve residual layers as wide as they are high."""
+
+    def __init__(self, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + F.relu(layer(x))
+        return F.mse_loss(x, y)
+
+
+class Chains(nn.Module):
+    """Chains of layers side by side, which meet only in the loss."""
+
+    def __init__(self, chains: int, layers: int) -> None:
+        super().__init__()
+        self.chains = nn.ModuleList(
+            nn.Sequential(*(layer for _ in range(layers) for layer in (nn.Linear(WIDE, WIDE), nn.Sigmoid())))
+            for _ in range(chains)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([chain(x).sum() for chain in self.chains]).sum()
+
+
+class VGG(nn.Module):
+    """VGG19 on small images, whose features are spread over the classifier's 7 x 7 places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = 3
+        for wide in (64, 64, 0, 128, 128, 0, *[256] * 4, 0, *[512] * 4, 0, *[512] * 4, 0):
+            layers += [nn.Conv2d(channels, wide, 3, padding=1), nn.ReLU()] if wide else [nn.MaxPool2d(2)]
+            channels = wide or channels
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7))
+        sizes = [512 * 7 * 7, 4096, 4096]
+        hidden = [
+            layer
+            for before, after in zip(sizes, sizes[1:], strict=False)
+            for layer in (nn.Linear(before, after), nn.ReLU(), nn.Dropout())
+        ]
+        self.classifier = nn.Sequential(*hidden, nn.Linear(4096, 10))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.classifier(self.features(x).flatten(1)), y)
+
+
+class Mixture(nn.Module):
+    """A layer of attention whose perceptrons are experts, two for each device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDE, HEADS, dropout=0.1, batch_first=True)
+        self.experts = GShard(experts=2 * DEVICES, features=WIDE, hidden=HIDDEN, capacity=20)
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDE) for _ in range(2))
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first, second = self.norms
+        x = first(x + self.dropout(self.attention(x, x, x, need_weights=False)[0]))
+        answers, balancing = self.experts(x)
+        return second(x + self.dropout(answers)), balancing
+
+
+class BertMoE(nn.Module):
+    """BERT with a mixture of experts in every second layer."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDE)
+        self.position = nn.Parameter(torch.zeros(SEQUENCE, WIDE))
+        self.plain = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDE, HEADS, HIDDEN, batch_first=True) for _ in range(layers // 2)
+        )
+        self.mixed = nn.ModuleList(Mixture() for _ in range(layers // 2))
+        self.head = nn.Linear(WIDE, VOCABULARY)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        states = self.embedding(x) + self.position
+        total = states.new_zeros(())
+        for plain, mixed in zip(self.plain, self.mixed, strict=True):
+            states, balancing = mixed(plain(states))
+            total = total + balancing
+        return F.cross_entropy(self.head(states).flatten(0, 1), y.flatten()) + 0.01 * total
+
+
+def _tokens() -> torch.Tensor:
+    return torch.zeros(BATCH, SEQUENCE, dtype=torch.int64)
+
+
+def _images() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(BATCH, 3, 32, 32), torch.zeros(BATCH, dtype=torch.int64)
+
+
+def _mlp() -> Built:
+    x = torch.zeros(BATCH, 1024)
+    return MLP(1024, 12), (x, x), {}
+
+
+def _chains(chains: int, layers: int) -> Built:
+    return Chains(chains, layers), (torch.zeros(BATCH, WIDE),), {}
+
+
+def _vgg19() -> Built:
+    return VGG(), _images(), {}
+
+
+def _vit(layers: int) -> Built:
+    config = ViTConfig(num_hidden_layers=layers, image_size=32, patch_size=4, num_labels=10)
+    images, labels = _images()
+    return ViTForImageClassification(config), (), {"pixel_values": images, "labels": labels}
+
+
+def _gpt2(layers: int) -> Built:
+    ids = _tokens()
+    return GPT2LMHeadModel(GPT2Config(n_layer=layers)), (), {"input_ids": ids, "labels": ids}
+
+
+def _bert(layers: int) -> Built:
+    ids = _tokens()
+    config = BertConfig(num_hidden_layers=layers)
+    return BertForMaskedLM(config), (), {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+
+
+def _bert_moe(layers: int) -> Built:
+    return BertMoE(layers), (_tokens(), _tokens()), {}
+
+
+def _llama(layers: int) -> Built:
+    config = LlamaConfig(
+        num_hidden_layers=layers,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+    )
+    ids = _tokens()
+    return LlamaForCausalLM(config), (), {"input_ids": ids, "labels": ids}
+
+
+MODELS: dict[str, Callable[[], Built]] = {
+    "mlp": _mlp,
+    "chains_4": partial(_chains, 4, 4),
+    "chains_8": partial(_chains, 8, 8),
+    "vgg19": _vgg19,
+    "vit_12": partial(_vit, 12),
+    "vit_48": partial(_vit, 48),
+    "gpt2_12": partial(_gpt2, 12),
+    "gpt2_24": partial(_gpt2, 24),
+    "gpt2_96": partial(_gpt2, 96),
+    "bert_12": partial(_bert, 12),
+    "bert_moe_12": partial(_bert_moe, 12),
+    "llama_8": partial(_llama, 8),
+}
