@@ -13,8 +13,9 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-import hap
 from benches.models import MODELS
+
+import hap
 from hap.rules import annotate
 
 FOLDER = Path(__file__).parent / "graphs"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tests.zoo.moe import GShard
 from torch import nn
 from transformers import (
     BertConfig,
@@ -22,8 +23,6 @@ from transformers import (
     ViTConfig,
     ViTForImageClassification,
 )
-
-from tests.zoo.moe import GShard
 
 DEVICES = 8
 BATCH, SEQUENCE = 32 * DEVICES, 128
@@ -71,13 +70,15 @@ class VGG(nn.Module):
             layers += [nn.Conv2d(channels, wide, 3, padding=1), nn.ReLU()] if wide else [nn.MaxPool2d(2)]
             channels = wide or channels
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7))
-        sizes = [512 * 7 * 7, 4096, 4096]
-        hidden = [
-            layer
-            for before, after in zip(sizes, sizes[1:], strict=False)
-            for layer in (nn.Linear(before, after), nn.ReLU(), nn.Dropout())
-        ]
-        self.classifier = nn.Sequential(*hidden, nn.Linear(4096, 10))
+        self.classifier = nn.Sequential(
+            nn.Linear(512 * 7 * 7, 4096),
+            nn.ReLU(),
+            nn.Dropout(),
+            nn.Linear(4096, 4096),
+            nn.ReLU(),
+            nn.Dropout(),
+            nn.Linear(4096, 10),
+        )
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(self.classifier(self.features(x).flatten(1)), y)

@@ -15,8 +15,9 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-import hap
 from benches.models import MODELS
+
+import hap
 from hap.planning import plan_axes
 from hap.rules import annotate
 
