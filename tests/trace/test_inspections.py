@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import hap
 from hap import interpret
@@ -65,6 +66,25 @@ def writes(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return self.fc(x).square().mean() * (1 + int(kept.sum()))
 
 
+def writes_to_lists(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    kept = mask.long()
+    torch._foreach_add_([kept[0], kept[1]], 1)
+    kept, out = kept.sum(-1), (torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    torch.min(kept, 0, keepdim=True, out=out)
+    return self.fc(x).square().mean() * (int(kept.sum()) + int(out[0].sum()))
+
+
+def writes_statistics(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    mean = mask.sum(0).to(x.dtype)
+    F.batch_norm(torch.full((2, 3), -30.0, dtype=x.dtype), mean, torch.ones_like(mean), training=True)
+    return self.fc(x).square().mean() * (2.0 if mean.sum() > -4 else 5.0)
+
+
+def beside_vmap(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    x = torch.vmap(lambda row: row.clone().mul_(2))(x)
+    return self.fc(x).square().mean() * (2.0 if mask.all() else 5.0)
+
+
 def mask(*lengths: int) -> torch.Tensor:
     """Rows of three that are kept from the left."""
     return torch.arange(3) < torch.tensor(lengths)[:, None]
@@ -79,6 +99,9 @@ def mask(*lengths: int) -> torch.Tensor:
         (counts, ([3, 6], [3, 4])),
         (lists, ([[3, 3]], [[3, 1]])),
         (writes, ([2], [0])),
+        (writes_to_lists, ([12, 6], [10, 4])),
+        (writes_statistics, ([True], [False])),
+        (beside_vmap, ([True], [False])),
     ],
 )
 def test_both_ways_equal_one_device(body: Callable[..., torch.Tensor], values: tuple[list[Any], list[Any]]) -> None:
@@ -109,6 +132,12 @@ def test_values_that_are_not_there() -> None:
 def test_numbers_that_hardly_come_again() -> None:
     module = Module(lambda self, x, mask: self.fc(x).sum() * x.max().item())
     with pytest.raises(TraceError, match="a number depends on the values of tensors"):
+        hap.trace(module, (torch.randn(2, 3, 4), mask(3, 3)))
+
+
+def test_a_value_that_vmap_computes() -> None:
+    module = Module(lambda self, x, mask: self.fc(x).sum() * (2 if torch.vmap(torch.sum)(mask).sum() > 4 else 1))
+    with pytest.raises(TraceError, match=r"test_inspections\.py.*a value that torch\.func .* computes.*on whole"):
         hap.trace(module, (torch.randn(2, 3, 4), mask(3, 3)))
 
 

@@ -25,14 +25,22 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from hap.graph import Inspection
 from hap.trace.sources import source_of_stack
+from hap.trace.writes import Writes, memory, tensors, written
 
-_IN_PLACE = {f"i{name}" for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")}
-_IN_PLACE |= {f"i{name}" for name in ("and", "or", "xor", "lshift", "rshift", "concat")} | {"setitem"}
 _JUMPS = [code for name, code in dis.opmap.items() if "JUMP" in name and ("IF_TRUE" in name or "IF_FALSE" in name)]
+
+_TRANSFORMED = (
+    "a value that torch.func (vmap, grad) computes, which is not followed: compute it by operators on whole tensors, or "
+    "outside of the module, and pass it as an input"
+)
 
 
 class _UnknownError(Exception):
     """A value does not follow from inputs and constants alone."""
+
+
+class _RefusedError(_UnknownError):
+    """What a value is and why it cannot be known, though it may follow from them."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +63,14 @@ class _Repeatable(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.given = {_storage(one) for one in given}
+        self.given = {memory(one) for one in given}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise _UnknownError
         kwargs = kwargs or {}
-        for position, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[position] if position < len(args) else kwargs.get(argument.name)
-                if isinstance(value, Tensor) and _storage(value) in self.given:
-                    raise _UnknownError
+        if any(memory(value) in self.given for value in written(func, args, kwargs)):
+            raise _UnknownError
         return func(*args, **kwargs)
 
 
@@ -88,6 +93,7 @@ class Inspector:
         self.known = known
         self.found: list[Inspection] = []
         self.refusal = ""
+        self.writes = Writes()
         self._output: Any = None
 
     def decide(self, tx: Any, variable: Any, convert: Callable[[Tensor], Any]) -> VariableTracker | None:
@@ -101,16 +107,19 @@ class Inspector:
         try:
             program = self._program(variable.as_proxy().node, convert)
             if program.names:
-                self._check_known(source, program)
+                self._check_known(program)
             with _disable_current_modes(), _Repeatable([*self.tensors.values(), *program.constants.buffers()]):
                 value = program(self.tensors)
+        except _RefusedError as error:
+            self.refusal = self.refusal or f"{source}: the forward inspects {error}"
+            return None
         except _UnknownError:
             return None
         if program.names:
             self.found.append(Inspection(source, value, program))
         return VariableTracker.build(tx, value)  # type: ignore[no-any-return]
 
-    def _check_known(self, source: str, program: _Program) -> None:
+    def _check_known(self, program: _Program) -> None:
         meta = [name for name in program.names if self.tensors[name].device.type == "meta"]
         if self.known and not meta:
             return
@@ -120,8 +129,7 @@ class Inspector:
             if meta
             else "which are known only where all inputs are global: pass whole batches, without local_inputs"
         )
-        self.refusal = self.refusal or f"{source}: the forward inspects the values of {inspected}, {why}"
-        raise _UnknownError
+        raise _RefusedError(f"the values of {inspected}, {why}")
 
     def _program(self, node: Node, convert: Callable[[Tensor], Any]) -> _Program:
         """What computes a node from the inputs, as a graph of its own.
@@ -129,13 +137,18 @@ class Inspector:
         Raises:
             _UnknownError: it depends on more than inputs and constants.
         """
-        needed = _needed(node)
+        needed = _needed(node, self.writes.of(node))
         graph, constants, copies = torch.fx.Graph(), nn.Module(), dict[Node, Node]()
         names: list[str] = []
         regions = 0  # of autocast, which would compute the operators otherwise
+        transforms = 0  # such as vmap, of whose tensors there is more than operators see
         for one in node.graph.nodes:
             called = getattr(one.target, "__name__", "")
             regions += (called == "_enter_autocast") - (called == "_exit_autocast")
+            transforms += called.endswith("_increment_nesting")
+            if one in needed and transforms:
+                raise _RefusedError(_TRANSFORMED)
+            transforms -= called.endswith("_decrement_nesting")
             if one not in needed:
                 continue
             if one.op == "placeholder":
@@ -159,48 +172,28 @@ class Inspector:
         return _Program(graph, constants, tuple(names), convert)
 
 
-def _needed(node: Node) -> set[Node]:
+def _needed(node: Node, writers: Mapping[int, Sequence[Node]]) -> set[Node]:
     """The nodes that a node depends on, with those that write to what it reads.
 
     Raises:
         _UnknownError: something has been written by what is not known to write.
     """
-    writers: dict[int, list[Node]] = {}
-    for one in node.graph.nodes:
-        for written in _written(one):
-            writers.setdefault(_storage(written), []).append(one)
     waiting, seen = [node], {node}
     while waiting:
         one = waiting.pop()
-        value = one.meta.get("example_value")
-        values = value if isinstance(value, (tuple, list)) else (value,)
         also: list[Node] = []
-        for tensor in [x for x in values if isinstance(x, Tensor)]:
-            also += (own := writers.get(_storage(tensor), []))
-            if tensor._version and not own:
+        for tensor in tensors(one.meta.get("example_value")):
+            place = memory(tensor)
+            if place is None:
+                raise _UnknownError
+            also += (own := writers.get(place, []))
+            if (tensor._version and not own) or any(other.graph is not node.graph for other in own):
                 raise _UnknownError
         for other in [*one.all_input_nodes, *also]:
             if other not in seen:
                 seen.add(other)
                 waiting.append(other)
     return seen
-
-
-def _written(node: Node) -> list[Tensor]:
-    """The tensors that a node writes to."""
-    called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    schema = getattr(node.target, "_schema", None)
-    given: list[Any] = [node.kwargs.get("out")]
-    if called in _IN_PLACE or (called.endswith("_") and not called.endswith("__")) or node.kwargs.get("inplace"):
-        given += node.args[:1]
-    elif schema is not None and schema.is_mutable:
-        given += node.all_input_nodes
-    values = [one.meta.get("example_value") for one in given if isinstance(one, Node)]
-    return [value for value in values if isinstance(value, Tensor)]
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _whole(tensor: Tensor) -> bool:
@@ -240,6 +233,7 @@ def inspecting(inspector: Inspector) -> Iterator[None]:
         return jump
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(inspector.writes.noted())
         for name, convert, whole in (
             ("bool_impl", bool, False),
             ("nb_int_impl", int, True),
