@@ -144,6 +144,8 @@ class Graph:
             ``{"lm_head.weight": "transformer.wte.weight"}``.
         output_spec: what rebuilds the module's output from the list of its output tensors (see :mod:`hap.trace`).
         inspections: what the forward inspects of its inputs, in order: the graph is that of calls with equal values.
+        plain: plain tensors of the user's that the forward reads, attributes and globals: their paths, and Python
+            expressions for them in the scope of :func:`hap.trace.root.scope`.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -154,3 +156,4 @@ class Graph:
     tied: dict[str, str] = field(default_factory=dict)
     output_spec: Any = None
     inspections: list[Inspection] = field(default_factory=list)
+    plain: dict[str, str] = field(default_factory=dict)

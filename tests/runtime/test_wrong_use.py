@@ -380,3 +380,60 @@ def test_timeout() -> None:
         assert launcher.run(_own_group) == [(True, 2.0)] * 2
         launcher.send(_slow_planning)
         assert "planning on rank 0 lasted longer" in launcher.receive(1)
+
+
+class Scaled(nn.Module):
+    """Reads plain tensors: attributes of the module, one of an object, a global; and leaves one alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.scale = torch.ones(3)
+        self.limit = torch.tensor(0.5)
+        self.note = torch.zeros(3)
+        self.kept = [torch.ones(())]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x * self.scale + self.kept[0]).square().mean() * GLOBAL["factor"]
+        return y * 2 if (x > self.limit).all() else y
+
+
+GLOBAL = {"factor": torch.tensor(2.0)}
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda model: model.scale.mul_(2),
+            r'tensor "scale", which the forward reads, was changed in place.* a buffer',
+        ),
+        (lambda model: setattr(model, "scale", torch.zeros(3)), '"scale", which the forward reads, was replaced'),
+        (lambda model: delattr(model, "scale"), '"scale", which the forward reads, was removed'),
+        (lambda model: model.limit.add_(1), r'"limit", which the forward reads, was changed in place'),
+        (lambda model: model.kept[0].add_(1), r'"kept\.0", which the forward reads, was changed in place'),
+        (lambda model: GLOBAL.update(factor=torch.tensor(3.0)), 'GLOBAL.factor", .* was replaced by another'),
+    ],
+)
+def test_plain_tensors_that_change(change: Any, message: str, early: bool) -> None:
+    x = torch.ones(2, 3)
+    model: Any = hap.parallelize(Scaled(), jobs.cluster(1), (x,) if early else None)
+    before = dict(GLOBAL)
+    try:
+        model(x)
+        model.note.add_(1)
+        model.note = model(x)
+        change(model)
+        with pytest.raises(HapError, match=message):
+            model(x)
+    finally:
+        GLOBAL.update(before)
+
+
+def test_plain_tensors_that_change_before_the_first_call() -> None:
+    model: Any = hap.parallelize(Scaled(), jobs.cluster(1))
+    model.scale.mul_(3)
+    for _ in range(2):
+        with pytest.raises(HapError, match='"scale", which the forward reads, was changed in place'):
+            model(torch.ones(2, 3))

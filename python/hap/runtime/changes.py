@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
+import torch
 from torch import nn
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # Followed, or seen by the hooks themselves.
 _IGNORED = ("training", "_is_full_backward_hook")
+_LATER = "after hap.parallelize took the module"
 _PLAIN = (int, float, bool, str, type(None))
 
 
@@ -79,14 +82,80 @@ class Changes:
     """
 
     def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._tensors: dict[str, _PlainTensor] = {}
         self._parts = [_Part(path, part) for path, part in module.named_modules()]
 
     def find(self) -> str | None:
-        """The first change in words, or ``None``."""
+        """The first change in words, and what to do; ``None`` if nothing has changed."""
         for part in self._parts:
             if not part.same():
-                return part.change()
+                return f"{part.change()} {_LATER}: change it before, then call hap.parallelize"
+        for path, one in self._tensors.items():
+            change = one.change()
+            if change:
+                what = f'the tensor "{path}", which the forward reads, {change}'
+                return f"{what} {_LATER}: make it a buffer or an input, or change it before"
         return None
+
+    def watch(self, plain: Mapping[str, str], traced: nn.Module) -> None:
+        """Compares from now on the plain tensors that a trace reads, which are its constants, too.
+
+        Args:
+            plain: see :class:`hap.graph.Graph`.
+            traced: the module that was traced, whose tensors are still those of when the module was taken.
+        """
+        from hap.trace.root import scope
+
+        there, here = scope(traced), scope(self._module)
+        for path, expression in plain.items():
+            if path not in self._tensors:
+                at = compile(expression, path, "eval")
+                before, now = _found(at, there), _found(at, here)
+                if isinstance(before, torch.Tensor):
+                    self._tensors[path] = _PlainTensor(at, here, before, now)
+
+
+class _PlainTensor:
+    """A tensor of the user's that is neither a parameter nor a buffer, as it was."""
+
+    def __init__(self, at: types.CodeType, scope: dict[str, Any], before: torch.Tensor, now: object) -> None:
+        self.at = at
+        self.scope = scope
+        self.tensor = now
+        # The module may have changed between being taken and being traced.
+        same = isinstance(now, torch.Tensor) and (now is before or _equal(now, before))
+        self.version = _version(now) if same else -1
+
+    def change(self) -> str:
+        """What has changed, in words; empty if nothing has."""
+        now = _found(self.at, self.scope)
+        if now is None:
+            return "was removed"
+        if now is not self.tensor:
+            return "was replaced by another"
+        return "" if _version(now) == self.version else "was changed in place"
+
+
+def _found(at: types.CodeType, scope: dict[str, Any]) -> object:
+    """The value of an expression, ``None`` where there is none."""
+    try:
+        return eval(at, scope)
+    except Exception:
+        return None
+
+
+def _version(value: object) -> int:
+    """How often a tensor was changed in place; those made in inference mode do not count it."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+
+
+def _equal(value: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        value.shape == other.shape
+        and value.dtype == other.dtype
+        and bool(value.eq(other).logical_or(value.ne(value)).all())
+    )
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:

@@ -143,7 +143,7 @@ def parallelize(
     outputs alone, without a scalar beside them. ``full_tensor()`` is the whole output; ``detach()`` it for metrics.
 
     The module is traced as it is now. Afterwards ``train()``, ``eval()`` and ``requires_grad_()`` are followed; other
-    changes (attributes, submodules, hooks) raise at the next call.
+    changes (attributes, submodules, hooks, plain tensors that the forward reads) raise at the next call.
 
     Args:
         module: the module, with its parameters in memory.

@@ -151,8 +151,6 @@ class Session:
         if number is None:
             number = self._numbers[key] = _hash(key)
         change = self.changes.find()
-        if change is not None:
-            change = f"{change} after hap.parallelize took the module: change it before, then call hap.parallelize"
         if self.group.size == 1:
             if change is not None:
                 raise HapError(change)
@@ -185,7 +183,11 @@ class Session:
                 check_module(self.module)
             with torch.enable_grad():
                 inputs = call.whole_inputs(total)
-                return annotate(trace_module(self.twin.refresh(), *inputs, values=not call.local))
+                graph = trace_module(self.twin.refresh(), *inputs, values=not call.local)
+            self.changes.watch(graph.plain, self.twin.module)
+            if change := self.changes.find():
+                raise HapError(change)
+            return annotate(graph)
 
         axes = self.control.together(annotated, "tracing the module")
         self.control.same({INSPECTED: str([one.value for one in axes.graph.inspections])}, "the inputs of one call")

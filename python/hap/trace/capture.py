@@ -26,7 +26,7 @@ from hap.trace.inspections import Inspector, inspecting
 from hap.trace.refusals import check_captured
 from hap.trace.replacements import replace_targets, replaced, replaced_for_capture
 from hap.trace.root import Root
-from hap.trace.sources import dotted
+from hap.trace.sources import dotted, plain_source
 from hap.trace.state import Captured, check_settled
 
 logger = logging.getLogger("hap")
@@ -109,8 +109,11 @@ def _warnings_about_the_module(attributes: Attributes) -> Iterator[None]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def capture(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> torch.fx.GraphModule:
-    """The joint graph of ``root`` on ATen, with descriptors on its inputs and outputs. ``tensors`` are fakes."""
+def capture(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> tuple[torch.fx.GraphModule, dict[str, str]]:
+    """The joint graph of ``root`` on ATen, with descriptors on its inputs and outputs. ``tensors`` are fakes.
+
+    With it the plain tensors that it reads, as :func:`hap.trace.sources.plain_source` says it.
+    """
     attributes = Attributes()
     with _settings(attributes):
         first = _captured(root, tensors, inspector, attributes)
@@ -121,13 +124,14 @@ def capture(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> torc
             attributes.settled = check_settled(
                 first, lambda: _captured(root, tensors, copy.copy(inspector), Attributes())
             )
+        plain = {path: at for node in forward.graph.nodes for path, at in plain_source(node).items()}
         replace_targets(forward)
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch._guards.tracing(forward.meta["tracing_context"]))
             stack.enter_context(forward.meta["fake_mode"])
             stack.enter_context(replaced())
             joint = aot_export_joint_with_descriptors(stack, forward, tuple(tensors), decompositions=TABLE)
-    return joint.graph_module
+    return joint.graph_module, {**plain, **inspector.plain}
 
 
 def _captured(root: Root, tensors: Sequence[Tensor], inspector: Inspector, attributes: Attributes) -> Captured:

@@ -24,14 +24,14 @@ from torch.fx import Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from hap.graph import Inspection
-from hap.trace.sources import source_of_stack
+from hap.trace.sources import plain_source, source_of_stack
 from hap.trace.writes import Writes, memory, tensors, written
 
 _JUMPS = [code for name, code in dis.opmap.items() if "JUMP" in name and ("IF_TRUE" in name or "IF_FALSE" in name)]
 
 _TRANSFORMED = (
-    "a value that torch.func (vmap, grad) computes, which is not followed: compute it by operators on whole tensors, or "
-    "outside of the module, and pass it as an input"
+    "a value that torch.func (vmap, grad) computes, which is not followed: compute it by operators on whole tensors, "
+    "or outside of the module, and pass it as an input"
 )
 
 
@@ -84,6 +84,7 @@ class Inspector:
 
     Attributes:
         found: what was inspected, in order.
+        plain: the plain tensors that this depends on, as :func:`hap.trace.sources.plain_source` says it.
         refusal: why a value could not be known though it follows from the inputs; empty if there is no such.
     """
 
@@ -92,6 +93,7 @@ class Inspector:
         self.tensors = tensors
         self.known = known
         self.found: list[Inspection] = []
+        self.plain: dict[str, str] = {}
         self.refusal = ""
         self.writes = Writes()
         self._output: Any = None
@@ -158,6 +160,7 @@ class Inspector:
                     copies[one] = graph.placeholder(f"input_{len(names)}")
                 elif isinstance(example, Tensor) and not isinstance(example, FakeTensor) and not example.requires_grad:
                     constants.register_buffer(f"constant_{one.name}", example)
+                    self.plain.update(plain_source(one))
                     copies[one] = graph.get_attr(f"constant_{one.name}")
                 else:
                     raise _UnknownError

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch._dynamo import exc
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from hap.errors import TraceError
 from hap.trace.attributes import changed_state
-from hap.trace.sources import dotted, source_of, source_of_stack
+from hap.trace.sources import plain_source, source_of, source_of_stack
 
 _FAKE_CALL = re.compile(r"got (?:\w+)\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)", re.DOTALL)
 _RAISED = re.compile(r"Developer debug context: raised exception (?P<what>.*)")
@@ -134,12 +133,10 @@ def check_captured(captured: torch.fx.GraphModule) -> None:
 
 
 def _check_unchanged(node: torch.fx.Node) -> None:
-    """Refuses changes in place of a tensor that is no parameter, buffer or input: those are fakes before capture."""
-    source = getattr(node, "_dynamo_source", None)
-    if source is None or node.type is None or issubclass(node.type, FakeTensor):
-        return
-    if node.meta["example_value"]._version:
-        raise TraceError(changed_state(dotted(source.name)))
+    """Refuses changes in place of a tensor that is no parameter, buffer or input."""
+    for path in plain_source(node):
+        if node.meta["example_value"]._version:
+            raise TraceError(changed_state(path))
 
 
 _SPARSE: dict[Any, tuple[str, int]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -117,3 +118,8 @@ class Root(nn.Module):
             else:
                 outputs.append(x.detach() if x.requires_grad else x)
         return outputs, f"({[path for path, _ in found]!r}, {kept!r}, {structure})"
+
+
+def scope(module: nn.Module) -> dict[str, Any]:
+    """The names in Dynamo's expressions for what a capture of ``module`` reads."""
+    return {"L": {"self": types.SimpleNamespace(module=module, _modules={"module": module})}, "G": globals()}

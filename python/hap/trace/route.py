@@ -48,7 +48,7 @@ def trace_module(
         root = Root(module, structure, [TENSOR if isinstance(x, torch.Tensor) else x for x in flat])
         inspector = Inspector(fakes, dict(zip(tensor_names, tensors, strict=True)), values)
         try:
-            joint = capture(root, fakes, inspector)
+            joint, plain = capture(root, fakes, inspector)
         except TraceError:
             raise
         except Exception as error:
@@ -58,4 +58,5 @@ def trace_module(
     rng = clean(joint.graph)
     graph = build(joint, signature, rng)
     graph.inspections = inspector.found
+    graph.plain = plain
     return graph

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterable
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -42,6 +43,14 @@ def module_of(node: Node) -> str:
     if not stack:
         return ""
     return dotted(list(stack.values())[-1][0])
+
+
+def plain_source(node: Node) -> dict[str, str]:
+    """Of an input of a capture that is a plain tensor of the user's: its path, and Dynamo's expression for it."""
+    source = getattr(node, "_dynamo_source", None)
+    if source is None or node.type is None or issubclass(node.type, FakeTensor):
+        return {}  # parameters, buffers and inputs are fakes before capture
+    return {dotted(source.name): source.name}
 
 
 def dotted(path: str) -> str:
