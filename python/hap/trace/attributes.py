@@ -28,7 +28,7 @@ from torch.fx import Node
 
 from hap.errors import TraceError
 from hap.trace.sources import dotted, source_of
-from hap.trace.state import Change, attribute_change, entries_change
+from hap.trace.state import Change, attribute_change, changed_state, entries_change
 
 # Their first operand gives shape, element type and device alone.
 _LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
@@ -53,6 +53,7 @@ _READ += ["unpack_var_sequence", "call_method"]
 """Where capture reads from a list or dict."""
 _ONLY_WRITE = {"append", "appendleft", "extend", "insert", "update", "clear", "__setitem__"}
 """Methods of lists and dicts that tell nothing of what is inside."""
+_CONTAINER = "a container of plain tensors, which would keep its first value"
 
 
 @dataclass
@@ -103,7 +104,7 @@ class Attributes:
 
     def changes(self, root: Any) -> list[Change]:
         """What a capture of ``root`` leaves behind."""
-        scope = {"L": {"self": root}, "G": vars(sys.modules[type(root).__module__])}
+        scope = _scope(root)
         found = []
         for path, (item, name, value) in self.places.items():
             # Only of objects it is known what is read of them.
@@ -125,14 +126,14 @@ class Attributes:
         """
         for path, container in self.containers.items():
             for entry in _new_entries(container, container.source.name):
-                if path in self.looked_into and not self._is_constant(entry):
-                    raise TraceError(changed_state(path, source_of(entry), "a container of plain tensors"))
+                if path in self.looked_into and not self.is_constant(entry):
+                    raise TraceError(changed_state(path, source_of(entry), _CONTAINER))
         for path, node in self.assigned.items():
-            if node is not None and path in self.read and not self._is_constant(node):
+            if node is not None and path in self.read and not self.is_constant(node):
                 source = source_of(node)
                 raise TraceError(changed_state(path, source))
 
-    def _is_constant(self, node: Node) -> bool:
+    def is_constant(self, node: Node) -> bool:
         """Whether a value depends on nothing that differs between steps."""
         waiting, seen = [node], {node}
         while waiting:
@@ -165,13 +166,20 @@ class Attributes:
         return (plain or "_buffers" in source.name) and dotted(source.name) not in self.assigned
 
 
-def changed_state(path: str, source: str = "", what: str = "a plain tensor") -> str:
-    """The message for state that the forward changes."""
-    where = f"{source}: " if source else ""
-    return (
-        f'{where}the forward changes the attribute "{path}", {what}, which would keep its first value: '
-        "register it as a buffer with `register_buffer`"
-    )
+def tensors_read(forward: torch.fx.GraphModule, root: Any) -> list[torch.Tensor]:
+    """The tensors of the user's that a captured graph computes with, as far as capture can say where they are."""
+    found = []
+    for node in forward.graph.nodes:
+        source = getattr(node, "_dynamo_source", None)
+        if node.op == "placeholder" and source is not None and node.users:
+            with contextlib.suppress(Exception):
+                found.append(eval(source.name, _scope(root)))
+    return [value for value in found if isinstance(value, torch.Tensor)]
+
+
+def _scope(root: Any) -> dict[str, Any]:
+    """The names in Dynamo's expressions for what a capture of ``root`` reads."""
+    return {"L": {"self": root}, "G": vars(sys.modules[type(root).__module__])}
 
 
 def _container_path(container: Any) -> str | None:

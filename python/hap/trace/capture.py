@@ -19,7 +19,7 @@ from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
 from hap.errors import TraceError
-from hap.trace.attributes import Attributes, watched
+from hap.trace.attributes import Attributes, tensors_read, watched
 from hap.trace.compat import is_hidden_side_effect
 from hap.trace.decompositions import TABLE
 from hap.trace.inspections import Inspector, inspecting
@@ -143,4 +143,4 @@ def _captured(root: Root, tensors: Sequence[Tensor], inspector: Inspector, attri
         if inspector.refusal:
             # Before what PyTorch says about it.
             raise TraceError(inspector.refusal) from None
-    return Captured(forward, attributes.changes(root))
+    return Captured(forward, attributes.changes(root), tensors_read(forward, root), attributes.is_constant)

@@ -14,8 +14,8 @@ from torch._dynamo import exc
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from hap.errors import TraceError
-from hap.trace.attributes import changed_state
 from hap.trace.sources import plain_source, source_of, source_of_stack
+from hap.trace.state import changed_state
 
 _FAKE_CALL = re.compile(r"got (?:\w+)\((?P<quote>['\"])(?P<what>.*)(?P=quote)\)", re.DOTALL)
 _RAISED = re.compile(r"Developer debug context: raised exception (?P<what>.*)")

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import BaseListVariable, TupleVariable
 from torch._dynamo.variables.sets import SetVariable
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from hap.errors import TraceError
 from hap.trace.containers import is_constant
+from hap.trace.sources import source_of
 
 _MISSING = object()
 
@@ -44,6 +44,7 @@ class Change:
         before: the value; of a list, dict or set a copy; ``_MISSING`` where there is none.
         after: the value that the forward leaves; fakes stand for tensors.
         read: whether the forward may read what it finds, before it changes it.
+        made: the tensors in ``after`` that the forward has made, with the nodes that make them.
     """
 
     path: str
@@ -52,6 +53,7 @@ class Change:
     before: Any
     after: Any
     read: bool = True
+    made: Sequence[tuple[Tensor, Node]] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -75,7 +77,8 @@ def attribute_change(path: str, item: Any, name: str, value: Any, scope: dict[st
         holder = _original(item, scope)
         if isinstance(holder, nn.Module) and name in {**holder._parameters, **holder._buffers, **holder._modules}:
             return None
-        return Change(path, holder, name, _get(holder, name), _value(value, scope), read)
+        made: list[tuple[Tensor, Node]] = []
+        return Change(path, holder, name, _get(holder, name), _value(value, scope, made), read, made)
     except _UnknownError:
         return None
 
@@ -84,17 +87,27 @@ def entries_change(path: str, container: Any, scope: dict[str, Any]) -> Change |
     """What capture knows of the entries of a list or dict; ``None`` if that is not enough."""
     try:
         holder = _original(container, scope)
-        return Change(path, holder, "", copy.copy(holder), _entries(container, scope))
+        made: list[tuple[Tensor, Node]] = []
+        return Change(path, holder, "", copy.copy(holder), _entries(container, scope, made), True, made)
     except _UnknownError:
         return None
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A captured forward, and what it leaves behind."""
+    """A captured forward, and what it leaves behind.
+
+    Attributes:
+        forward: the graph.
+        changes: what it leaves.
+        read: the user's tensors that it computes with.
+        is_constant: whether a node depends on nothing that differs between steps.
+    """
 
     forward: GraphModule
     changes: Sequence[Change]
+    read: Sequence[Tensor]
+    is_constant: Callable[[Node], bool]
 
     def computes_as(self, other: Captured) -> bool:
         """Whether the graphs are the same, to the numbers in them."""
@@ -102,7 +115,7 @@ class Captured:
 
 
 def check_settled(first: Captured, again: Callable[[], Captured]) -> list[str]:
-    """Refuses a forward that computes with a value that it has changed in the call before.
+    """Refuses a forward that computes with a value that it has changed, or a tensor made, in the call before.
 
     Returns the paths of the flags that the next call finds set, and computes the same.
 
@@ -114,10 +127,20 @@ def check_settled(first: Captured, again: Callable[[], Captured]) -> list[str]:
         TraceError: with the values that the forward leaves it computes something else, each time or after the first.
     """
     changed = {change.path: change for change in first.changes if change.is_plain}
-    if not changed:
+    kept = [
+        (change.path, tensor, node)
+        for change in first.changes
+        if change.read
+        for tensor, node in change.made
+        if not first.is_constant(node)
+    ]
+    if not changed and not kept:
         return []
     with contextlib.suppress(_UnknownError), _applied(first.changes):
         second = _tried(again)
+        for path, tensor, node in kept:
+            if any(one is tensor for one in second.read):
+                raise TraceError(changed_state(path, source_of(node), "in which it keeps a tensor for the next call"))
         counting = {change.path: changed.get(change.path, change) for change in second.changes if change.is_plain}
         # A graph that computes what is kept is not the one that reads it.
         if not _holds_tensors(first.changes) and not first.computes_as(second):
@@ -128,6 +151,12 @@ def check_settled(first: Captured, again: Callable[[], Captured]) -> list[str]:
                     raise TraceError(_message(counting))
         return [path for path in changed if path not in counting]
     return []
+
+
+def changed_state(path: str, source: str = "", what: str = "a plain tensor, which would keep its first value") -> str:
+    """The message for tensors that the forward changes."""
+    where = f"{source}: " if source else ""
+    return f'{where}the forward changes the attribute "{path}", {what}: register it as a buffer with `register_buffer`'
 
 
 def _message(changes: Mapping[str, Change]) -> str:
@@ -176,8 +205,8 @@ def _original(variable: Any, scope: dict[str, Any]) -> Any:
         raise _UnknownError from error
 
 
-def _value(variable: VariableTracker, scope: dict[str, Any]) -> Any:
-    """The value that a variable of the capture stands for."""
+def _value(variable: VariableTracker, scope: dict[str, Any], made: list[tuple[Tensor, Node]]) -> Any:
+    """The value that a variable of the capture stands for; adds the tensors in it that are results to ``made``."""
     if isinstance(variable, LazyVariableTracker) and not variable.is_realized():
         return _original(variable, scope)
     variable = variable.realize()
@@ -187,20 +216,21 @@ def _value(variable: VariableTracker, scope: dict[str, Any]) -> Any:
     if variable.source is not None:
         return _original(variable, scope)
     if holds_more:
-        return _entries(variable, scope)
-    proxy = getattr(variable, "proxy", None)
-    example = proxy.node.meta.get("example_value") if isinstance(proxy, torch.fx.Proxy) else None
-    if not isinstance(example, Tensor):
+        return _entries(variable, scope, made)
+    node = getattr(getattr(variable, "proxy", None), "node", None)
+    example = node.meta.get("example_value") if isinstance(node, Node) else None
+    if not isinstance(node, Node) or not isinstance(example, Tensor):
         raise _UnknownError
-    return example.detach()
+    made.append((example.detach(), node))
+    return made[-1][0]
 
 
-def _entries(variable: Any, scope: dict[str, Any]) -> Any:
+def _entries(variable: Any, scope: dict[str, Any], made: list[tuple[Tensor, Node]]) -> Any:
     if isinstance(variable, ConstDictVariable):
-        return {key.vt.as_python_constant(): _value(x, scope) for key, x in variable.items.items()}
+        return {key.vt.as_python_constant(): _value(x, scope, made) for key, x in variable.items.items()}
     if isinstance(variable, SetVariable):
         return {key.vt.as_python_constant() for key in variable.items}
-    entries = [_value(x, scope) for x in variable.items]
+    entries = [_value(x, scope, made) for x in variable.items]
     return tuple(entries) if isinstance(variable, TupleVariable) else entries
 
 
