@@ -74,6 +74,12 @@ def writes_to_lists(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Ten
     return self.fc(x).square().mean() * (int(kept.sum()) + int(out[0].sum()))
 
 
+def writes_by_a_flag(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    kept = mask.long() * 2 - 1
+    F.relu(kept, True)
+    return self.fc(x).square().mean() * int(kept.sum())
+
+
 def writes_statistics(self: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     mean = mask.sum(0).to(x.dtype)
     F.batch_norm(torch.full((2, 3), -30.0, dtype=x.dtype), mean, torch.ones_like(mean), training=True)
@@ -100,6 +106,7 @@ def mask(*lengths: int) -> torch.Tensor:
         (lists, ([[3, 3]], [[3, 1]])),
         (writes, ([2], [0])),
         (writes_to_lists, ([12, 6], [10, 4])),
+        (writes_by_a_flag, ([6], [4])),
         (writes_statistics, ([True], [False])),
         (beside_vmap, ([True], [False])),
     ],
@@ -139,6 +146,27 @@ def test_a_value_that_vmap_computes() -> None:
     module = Module(lambda self, x, mask: self.fc(x).sum() * (2 if torch.vmap(torch.sum)(mask).sum() > 4 else 1))
     with pytest.raises(TraceError, match=r"test_inspections\.py.*a value that torch\.func .* computes.*on whole"):
         hap.trace(module, (torch.randn(2, 3, 4), mask(3, 3)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "advice"),
+    [
+        (lambda x, count: torch.equal(count, count + 1), r"write `\(a == b\)\.all\(\)`"),
+        (lambda x, count: torch.allclose(count * 1.0, x.sum()), r"`torch\.isclose\(a, b\)\.all\(\)`"),
+        (lambda x, count: f"{count}" == "3", r"as in `\(a == b\)\.all\(\)`, or wrap a whole number in int\(\)"),
+        (lambda x, count: torch.is_nonzero(count), r"write `bool\(tensor\)`"),
+        (lambda x, count: count.is_nonzero(), r"write `bool\(tensor\)`"),
+        (lambda x, count: torch.zeros(count + 1).numel(), r"a shape .*: wrap the number in int\(\)"),
+        (lambda x, count: x.narrow(0, 0, count - 2).numel(), r"wrap the number in int\(\)"),
+        (lambda x, count: torch.arange(count + 2).numel(), r"wrap the number in int\(\)"),
+        (lambda x, count: len(range(count)), r"wrap the number in int\(\)"),
+        (lambda x, count: x.flatten()[x.flatten() > 0].numel(), r"a shape .*: keep every row"),
+    ],
+)
+def test_what_to_write_instead(scale: Callable[..., Any], advice: str) -> None:
+    module = Module(lambda self, x, mask: self.fc(x).sum() * (1 + scale(x, mask.sum())))
+    with pytest.raises(TraceError, match=rf"test_inspections\.py.*{advice}"):
+        hap.trace(module, (torch.randn(2, 3, 4), mask(2, 1)))
 
 
 def test_plans_and_checks() -> None:

@@ -49,12 +49,6 @@ def branches_inside_other_precision(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.fc(x).sum() if (product > 0).all() else self.fc(x).mean()
 
 
-def branches_on_what_was_changed(self: Any, x: torch.Tensor) -> torch.Tensor:
-    copy = x.clone()
-    torch.nn.functional.relu(copy, True)
-    return self.fc(x).sum() if (copy >= 0).all() else self.fc(x).mean()
-
-
 def reads_bytes(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (self.fc(x) * (x.view(torch.int32) > 0)).sum()
 
@@ -162,7 +156,6 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
         (branches_on_what_was_written, r"test_refusals\.py:\d+: .*mask\.all.*: the forward branches on the values"),
         (branches_in_other_precision, r"test_refusals\.py:\d+: .*product.*: the forward branches on the values"),
         (branches_inside_other_precision, r"test_refusals\.py:\d+: .*product.*: the forward branches on the values"),
-        (branches_on_what_was_changed, r"test_refusals\.py:\d+: .*copy.*: the forward branches on the values"),
         (reads_bytes, r"test_refusals\.py:\d+: .*view.*: reads the bytes of a tensor as another element type"),
         (
             strides_over_a_view,

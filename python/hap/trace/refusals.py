@@ -45,8 +45,23 @@ _INSTEAD = {
     "layerdrop|skip_the_layer": (
         "a random number decides whether a layer runs: set `layerdrop` to 0 in the configuration"
     ),
+    r"aten\.(equal|allclose)\.default": (
+        "it compares whole tensors in Python: write `(a == b).all()`, or `torch.isclose(a, b).all()`, which a forward "
+        "may inspect where it follows from the inputs"
+    ),
+    r"\.is_nonzero\(": (
+        "it makes a truth value of a tensor: write `bool(tensor)`, which a forward may do where it follows from the "
+        "inputs"
+    ),
+    r"StringFormatVariable|builtin operator `(str|repr|format)` with argument types \['Tensor'": (
+        "it writes a tensor as text: compare the tensors themselves, as in `(a == b).all()`, or wrap a whole number in "
+        "int() before"
+    ),
+    r"builtin operator `range` with argument types .*Tensor": "wrap the number in int()",
 }
 """What to do about what cannot be captured, by a pattern of the functions and lines that lead there."""
+_NUMBER_ADVICE = "wrap the number in int(), which a forward may do where it follows from the inputs"
+_WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _VALUES_ADVICE = (
     "use torch.where, torch.clamp or a mask instead, or pass what decides as an input that is no tensor (a constant of "
     "the trace)"
@@ -126,10 +141,16 @@ def check_captured(captured: torch.fx.GraphModule) -> None:
             if any(isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) for size in sizes):
                 what, advice = ("number", _VALUES_ADVICE)
                 if isinstance(value, torch.Tensor):
-                    what, advice = ("shape", _SHAPES_ADVICE)
+                    what, advice = ("shape", _NUMBER_ADVICE if _takes_a_number(node) else _SHAPES_ADVICE)
                 where = source_of(node) or node.name
                 raise TraceError(f"{where}: a {what} depends on the values of tensors: {advice}")
         _check_dense(node)
+
+
+def _takes_a_number(node: torch.fx.Node) -> bool:
+    """Whether a tensor of one whole number stands among what a call is given, as in ``x.narrow(0, 0, count)``."""
+    values = [one.meta.get("example_value") for one in node.all_input_nodes]
+    return any(isinstance(one, torch.Tensor) and one.dim() == 0 and one.dtype in _WHOLE for one in values)
 
 
 def _check_unchanged(node: torch.fx.Node) -> None:
