@@ -12,6 +12,7 @@ from torch import nn
 
 import hap
 from hap.errors import HapError, PlanError, RuntimeMismatchError
+from hap.runtime import inspected
 from tests.runtime import jobs
 from tests.runtime.launch import Launcher
 
@@ -136,6 +137,25 @@ def test_many_values_are_worth_a_warning(caplog: pytest.LogCaptureFixture) -> No
             assert len(caplog.records) == int(length >= 8)
     assert "8 different values of its inputs here" in caplog.text
     assert "int(mask.sum(-1).max())" in caplog.text
+
+
+def test_plans_for_the_last_values_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspected, "KEPT", 3)
+    module = encoder()
+    alone = copy.deepcopy(module)
+    model: Any = hap.parallelize(module, jobs.cluster(1))
+    session = model._hap_session
+    x = torch.randn(2, 9, 6)
+    found = []
+    for length in (1, 2, 3, 1, 4, 1, 5, 2, 9):
+        mask = torch.arange(9).expand(2, 9) < length
+        before = set(map(id, session._prepared.values()))
+        assert torch.allclose(model(x, mask), alone(x, mask))
+        found.append(id(session.latest) not in before)
+        assert len(session._prepared) <= 3
+        assert sum(len(one._next) for one in session._inspected.values()) <= 2 + 3
+    # New: the first three, the fourth length, the fifth, the second again, and the whole.
+    assert found == [True, True, True, False, True, False, True, True, True]
 
 
 def test_an_input_that_cannot_be_inspected() -> None:

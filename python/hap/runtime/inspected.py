@@ -13,6 +13,8 @@ from hap.graph import Inspection
 logger = logging.getLogger("hap")
 MANY = 8
 """So many values of one inspection are worth a warning: each is traced and planned."""
+KEPT = 64
+"""So many plans of one kind of call are kept, those for the values that came last."""
 
 
 class Inspected:
@@ -21,6 +23,7 @@ class Inspected:
     def __init__(self) -> None:
         self._next: dict[tuple[Any, ...], Inspection] = {}
         self._values: dict[str, set[Any]] = {}
+        self._recent: dict[tuple[Any, ...], None] = {}
 
     def values(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
         """The values of a call, as far as they are inspected by a trace that shares those before.
@@ -43,7 +46,7 @@ class Inspected:
             self._next.setdefault(found, inspection)
             value = frozen(inspection.value)
             known = self._values.setdefault(inspection.source, set())
-            if value not in known:
+            if value not in known and len(known) < MANY:
                 known.add(value)
                 if len(known) == MANY:
                     logger.warning(
@@ -54,6 +57,22 @@ class Inspected:
                     )
             found += (value,)
         return found
+
+    def used(self, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """A call has these values; returns those that came longest ago where there are too many, to be dropped.
+
+        The same on all ranks, as they have agreed on the values of each call.
+        """
+        self._recent.pop(values, None)
+        self._recent[values] = None
+        if len(self._recent) <= KEPT:
+            return None
+        dropped = next(iter(self._recent))
+        del self._recent[dropped]
+        for count in range(1, len(dropped)):
+            if not any(other[:count] == dropped[:count] for other in self._recent):
+                self._next.pop(dropped[:count], None)
+        return dropped
 
 
 def frozen(value: Any) -> Any:

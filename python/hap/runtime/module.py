@@ -131,7 +131,8 @@ def parallelize(
 
     Inputs are global batches, the same on every rank, unless they come through ``model.local_inputs`` or
     :class:`hap.DistributedSampler`. A call with new shapes is planned again with the parameters where they are; so is
-    one with new values that the forward inspects in Python (``if mask.all():``). A scalar loss is the global one on
+    one with new values that the forward inspects in Python (``if mask.all():``); plans for the last 64 of these are
+    kept. A scalar loss is the global one on
     every rank; other outputs beside it stay where they are, as :class:`hap.ShardedTensor`. Without a scalar loss
     outputs come back whole. Random numbers (dropout) are functions of a seed, the number of the call, and their place
     in the whole tensor, so that they are the same on any devices, under any plan. The seed is ``torch.initial_seed()``

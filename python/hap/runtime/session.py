@@ -37,6 +37,8 @@ SLOW_PLANNING = (
 )
 
 
+_NUMBERS = 1024
+"""So many numbers of kinds of calls are remembered; they are made anew in no time."""
 INSPECTED = "the values that the forward inspects in Python"
 
 
@@ -137,6 +139,9 @@ class Session:
             prepared = self._prepare(call, total, None)
             values = inspected.add(prepared.graph.inspections)
             self._prepared[(*whole_key[:-1], values)] = prepared
+        dropped = inspected.used(values)
+        if dropped is not None:
+            self._prepared.pop((*whole_key[:-1], dropped), None)
         self.latest = prepared
         return prepared, units
 
@@ -149,6 +154,8 @@ class Session:
         key = (call.key, flags, values)
         number = self._numbers.get(key)
         if number is None:
+            if len(self._numbers) >= _NUMBERS:
+                self._numbers.clear()
             number = self._numbers[key] = _hash(key)
         change = self.changes.find()
         if self.group.size == 1:
