@@ -1,0 +1,118 @@
+"""A module that changes after it was parallelised raises at the next call, and the error names what changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hap
+from hap.errors import HapError
+from tests import models
+from tests.runtime import jobs
+
+
+def _set_attribute(model: Any) -> None:
+    model.dropout.p = 0.25
+
+
+def _replace(model: Any) -> None:
+    model.dropout = nn.Identity()
+
+
+def _add_hook(model: Any) -> None:
+    model.layers[1].register_forward_hook(lambda *_: None)
+
+
+def _replace_parameter(model: Any) -> None:
+    model.layers[1].weight = nn.Parameter(torch.zeros_like(model.layers[1].weight))
+
+
+def _assign_parameters(model: Any) -> None:
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+
+
+def _add_parameter(model: Any) -> None:
+    model.layers[1].gain = nn.Parameter(torch.ones(()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_replace_parameter, r'parameter "layers\.1\.weight" was replaced by another'),
+        (_assign_parameters, r'parameter ".*" was replaced by another'),
+        (_add_parameter, r'parameters of "layers\.1" were added'),
+        (_set_attribute, r'"dropout\.p" was 0\.5 and is 0\.25'),
+        (_replace, r'submodule "dropout" was replaced'),
+        (_add_hook, r'hook of "layers\.1"'),
+    ],
+)
+def test_module_changed_afterwards(change: Any, message: str) -> None:
+    module, args, _ = models.mlp(torch.float32, dropout=0.5)
+    model = hap.parallelize(module, jobs.cluster(1), args)
+    model.note = 1  # an attribute that is new
+    model.eval()
+    model.requires_grad_(True)
+    model(*args)
+    change(model)
+    with pytest.raises(HapError, match=message):
+        model(*args)
+
+
+class Scaled(nn.Module):
+    """Reads plain tensors: attributes of the module, one of an object, a global; and leaves one alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.scale = torch.ones(3)
+        self.limit = torch.tensor(0.5)
+        self.note = torch.zeros(3)
+        self.kept = [torch.ones(())]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x * self.scale + self.kept[0]).square().mean() * GLOBAL["factor"]
+        return y * 2 if (x > self.limit).all() else y
+
+
+GLOBAL = {"factor": torch.tensor(2.0)}
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda model: model.scale.mul_(2),
+            r'tensor "scale", which the forward reads, was changed in place.* a buffer',
+        ),
+        (lambda model: setattr(model, "scale", torch.zeros(3)), '"scale", which the forward reads, was replaced'),
+        (lambda model: delattr(model, "scale"), '"scale", which the forward reads, was removed'),
+        (lambda model: model.limit.add_(1), r'"limit", which the forward reads, was changed in place'),
+        (lambda model: model.kept[0].add_(1), r'"kept\.0", which the forward reads, was changed in place'),
+        (lambda model: GLOBAL.update(factor=torch.tensor(3.0)), 'GLOBAL.factor", .* was replaced by another'),
+    ],
+)
+def test_plain_tensors_that_change(change: Any, message: str, early: bool) -> None:
+    x = torch.ones(2, 3)
+    model: Any = hap.parallelize(Scaled(), jobs.cluster(1), (x,) if early else None)
+    before = dict(GLOBAL)
+    try:
+        model(x)
+        model.note.add_(1)
+        model.note = model(x)
+        change(model)
+        with pytest.raises(HapError, match=message):
+            model(x)
+    finally:
+        GLOBAL.update(before)
+
+
+def test_plain_tensors_that_change_before_the_first_call() -> None:
+    model: Any = hap.parallelize(Scaled(), jobs.cluster(1))
+    model.scale.mul_(3)
+    for _ in range(2):
+        with pytest.raises(HapError, match='"scale", which the forward reads, was changed in place'):
+            model(torch.ones(2, 3))
