@@ -22,8 +22,8 @@ class Graph:
         Args:
             cluster: ``hap-cluster-1``.
             request: ``{"splits", "prices": {"weights", "theta"}, "constraints": {"forbidden_axes", "allowed_axes",
-                "placements", "require_axis"}, "random": null | seed, "limits"}``; all but the splits have defaults, see
-                ``rust/synthesis/request.rs``.
+                "placements", "outputs", "require_axis"}, "random": null | seed, "limits"}``; all but the splits have
+                defaults, see ``rust/synthesis/request.rs``.
 
         Returns:
             ``{"program", "cost", "bound", "search_gap", "seconds", "table_entries", "states"}``.

@@ -1,8 +1,9 @@
 //! Which choices and placements the constraints of a request leave.
 
 use super::classes::{Classes, placement_at, placement_count, placement_number};
+use super::convert::Set;
 use super::request::{Constraints, SynthesisError};
-use crate::graph::{Choice, Graph, InputKind};
+use crate::graph::{Choice, Graph, InputKind, Output, OutputKind};
 use crate::placement::Placement;
 
 /// What is left to choose from.
@@ -14,6 +15,8 @@ pub struct Domains {
     pub placements: Vec<Vec<usize>>,
     /// By operator, the indices of its choices; empty for operators that only make views within a class.
     pub choices: Vec<Vec<usize>>,
+    /// By output, the placements that it may end in, where it does not follow an input.
+    pub outputs: Vec<Set>,
 }
 
 /// Whether an input, or an operator, by index, may have it.
@@ -45,8 +48,16 @@ impl Domains {
                 .zip(&classes.merged)
                 .map(|(operator, &merged)| (0..if merged { 0 } else { operator.choices.len() }).collect())
                 .collect(),
+            outputs: graph
+                .outputs
+                .iter()
+                .map(|output| ends(graph, output, constraints))
+                .collect::<Result<_, _>>()?,
             forbidden: forbidden.clone(),
         };
+        if let Some(output) = constraints.outputs.keys().find(|name| !has_output(graph, name)) {
+            return Err(SynthesisError::UnknownOutput { output: output.clone() });
+        }
         domains.restrict(graph, &axes_rule(graph, constraints, &forbidden))?;
         if let Some(rule) = required_axis_rule(graph, constraints)? {
             domains.restrict(graph, &rule)?;
@@ -98,6 +109,39 @@ fn stored(graph: &Graph, kind: InputKind, tensor: usize) -> Vec<usize> {
         }
         InputKind::Tangent | InputKind::Constant | InputKind::Rng => vec![0],
     }
+}
+
+fn has_output(graph: &Graph, name: &str) -> bool {
+    let mut outputs = graph.outputs.iter();
+    outputs.any(|output| output.kind == OutputKind::Output && output.name == name)
+}
+
+/// The placements that an output may end in: the loss and gradients of inputs replicated, other outputs in any that is
+/// not partial and that the constraints allow.
+fn ends(graph: &Graph, output: &Output, constraints: &Constraints) -> Result<Set, SynthesisError> {
+    let tensor = &graph.tensors[output.tensor];
+    let allowed = match output.kind {
+        OutputKind::Output => constraints.outputs.get(&output.name),
+        _ => return Ok(1),
+    };
+    let may = |placement: Placement| {
+        placement != Placement::Partial && allowed.is_none_or(|allowed| allowed.contains(&placement))
+    };
+    let ends = (0..placement_count(tensor))
+        .filter(|&number| may(placement_at(tensor, number)))
+        .fold(0, |set, number| set | 1 << number);
+    if ends == 0 {
+        return Err(SynthesisError::NoPlacement {
+            constraint: format!(
+                "constraints.outputs of \"{}\" [{}]",
+                output.name,
+                join(allowed.into_iter().flatten().map(ToString::to_string))
+            ),
+            tensor: tensor.name.clone(),
+            placements: join((0..placement_count(tensor)).map(|number| placement_at(tensor, number).to_string())),
+        });
+    }
+    Ok(ends)
 }
 
 fn axis_index(graph: &Graph, field: &'static str, name: &str) -> Result<usize, SynthesisError> {

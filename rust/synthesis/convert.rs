@@ -49,7 +49,7 @@ pub struct Conversions {
     usable: Set,
     rows: Vec<Row>,
     known: FxHashMap<Set, usize>,
-    whole_rows: FxHashMap<Set, Vec<f64>>,
+    ending_rows: FxHashMap<Vec<Set>, FxHashMap<Set, Vec<f64>>>,
 }
 
 impl Conversions {
@@ -82,7 +82,7 @@ impl Conversions {
             usable: set_of((0..count).filter(|&number| allowed(&placements[number]))),
             rows: Vec::new(),
             known: FxHashMap::default(),
-            whole_rows: FxHashMap::default(),
+            ending_rows: FxHashMap::default(),
         }
     }
 
@@ -107,28 +107,32 @@ impl Conversions {
         &self.rows[row].costs
     }
 
-    /// The same, where the tensor must end in some placement that is not partial, too.
-    pub fn whole_costs(&mut self, set: Set) -> &[f64] {
-        if !self.whole_rows.contains_key(&set) {
+    /// The same, where one placement of each of the sets `ends` must be there, too.
+    pub fn ending_costs(&mut self, set: Set, ends: &[Set]) -> &[f64] {
+        let known = self.ending_rows.get(ends).is_some_and(|rows| rows.contains_key(&set));
+        if !known {
             let mut costs = vec![0.0; self.count()];
             for (from, cost) in costs.iter_mut().enumerate() {
-                let set = self.with_whole(from, set);
+                let set = self.with_ends(from, set, ends);
                 *cost = self.costs(set)[from];
             }
-            self.whole_rows.insert(set, costs);
+            self.ending_rows.entry(ends.to_vec()).or_default().insert(set, costs);
         }
-        &self.whole_rows[&set]
+        &self.ending_rows[ends][&set]
     }
 
-    /// The set, with the placement that is not partial and is cheapest to create with it added where none is there.
-    pub fn with_whole(&mut self, from: usize, set: Set) -> Set {
-        let partial = self.partial;
-        if (set | 1 << from) & !partial != 0 {
+    /// The set, with a placement of each of the sets `ends` added where none is there: those that are cheapest to create
+    /// with it.
+    pub fn with_ends(&mut self, from: usize, set: Set, ends: &[Set]) -> Set {
+        let Some((&end, others)) = ends.split_first() else {
             return set;
+        };
+        if (set | 1 << from) & end != 0 {
+            return self.with_ends(from, set, others);
         }
-        let candidates = numbers(self.usable & !partial).map(|number| set | 1 << number);
-        let mut best = (f64::INFINITY, set | 1);
-        for candidate in candidates {
+        let mut best = (f64::INFINITY, set | end & end.wrapping_neg());
+        for number in numbers(end) {
+            let candidate = self.with_ends(from, set | 1 << number, others);
             let cost = self.costs(candidate)[from];
             if cost < best.0 {
                 best = (cost, candidate);

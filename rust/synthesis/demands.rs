@@ -2,7 +2,7 @@
 
 use super::classes::{Classes, placement_at, placement_number};
 use super::constraints::Domains;
-use super::convert::Set;
+use super::convert::{Set, numbers};
 use super::request::SynthesisError;
 use crate::graph::{Choice, Graph, Operator, OutputKind, Tensor};
 use crate::placement::Placements;
@@ -36,15 +36,15 @@ pub struct Demands {
     pub parties: Vec<Party>,
     /// Placements that are demanded whatever is decided.
     pub fixed: Set,
-    /// Whether some placement that is not partial is demanded.
-    pub whole: bool,
+    /// Sets of placements, one of each of which is demanded.
+    pub ends: Vec<Set>,
 }
 
 impl Demands {
     /// Whether nobody demands anything, so that any placement will do.
     pub fn is_empty(&self) -> bool {
         self.fixed == 0
-            && !self.whole
+            && self.ends.is_empty()
             && self
                 .parties
                 .iter()
@@ -72,13 +72,13 @@ pub fn demands(graph: &Graph, classes: &Classes, domains: &Domains) -> Result<Ve
             builder.run(index, operator)?;
         }
     }
-    for output in &graph.outputs {
+    for (output, &ends) in graph.outputs.iter().zip(&domains.outputs) {
         let tensor = output.tensor;
         match output.kind {
             OutputKind::Loss | OutputKind::InputGradient => {
                 builder.class(tensor)?.fixed |= 1 << classes.in_root[tensor][0];
             }
-            OutputKind::Output => builder.class(tensor)?.whole = true,
+            OutputKind::Output => builder.end(tensor, ends)?,
             OutputKind::Gradient | OutputKind::Buffer => builder.follow(&output.name, tensor, output.of)?,
         }
     }
@@ -123,7 +123,7 @@ impl Builder<'_> {
             root: tensor,
             parties,
             fixed: 0,
-            whole: false,
+            ends: Vec::new(),
         });
         Ok(())
     }
@@ -169,6 +169,17 @@ impl Builder<'_> {
             });
         for (set, &number) in class.parties[place].demanded.iter_mut().zip(numbers) {
             *set |= 1 << classes.in_root[tensor][number];
+        }
+        Ok(())
+    }
+
+    /// An output ends in one of a set of its tensor's placements.
+    fn end(&mut self, tensor: usize, ends: Set) -> Result<(), SynthesisError> {
+        let in_root = &self.classes.in_root[tensor];
+        let ends = numbers(ends).fold(0, |set, number| set | 1 << in_root[number]);
+        let class = self.class(tensor)?;
+        if !class.ends.contains(&ends) {
+            class.ends.push(ends);
         }
         Ok(())
     }

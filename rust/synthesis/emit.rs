@@ -4,7 +4,7 @@
 //! conversions and all views wait for their first reader, so that little lies in memory for long.
 
 use super::classes::{placement_at, placement_number};
-use super::convert::Set;
+use super::convert::{Set, numbers};
 use super::demands::Source;
 use super::model::{Model, Variable};
 use crate::graph::{Choice, Graph, Operator, OutputKind};
@@ -52,13 +52,9 @@ fn plan(model: &mut Model, class: usize, assignment: &[usize]) -> Plan {
         .parties
         .iter()
         .fold(demands.fixed, |set, party| set | party.demanded[label(party.source)]);
-    let whole = demands.whole;
+    let ends = &demands.ends;
     let conversions = &mut model.conversions[model.kinds[class]];
-    let set = if whole {
-        conversions.with_whole(produced, read)
-    } else {
-        read
-    };
+    let set = conversions.with_ends(produced, read, ends);
     let mut plan = vec![None; conversions.count()];
     for (from, to) in conversions.plan(produced, set) {
         plan[to] = Some(from);
@@ -128,7 +124,8 @@ impl Emitter<'_> {
         let outputs: Vec<Instruction> = graph
             .outputs
             .iter()
-            .map(|output| {
+            .zip(&model.outputs)
+            .map(|(output, &ends)| {
                 let tensor = output.tensor;
                 let number = match output.kind {
                     OutputKind::Loss | OutputKind::InputGradient => 0,
@@ -136,7 +133,7 @@ impl Emitter<'_> {
                         let input = graph.inputs.iter().position(|input| Some(input.tensor) == output.of);
                         input.map_or(0, |input| kept[input])
                     }
-                    OutputKind::Output => self.whole_placement(tensor),
+                    OutputKind::Output => self.end(tensor, ends),
                 };
                 self.need(tensor, number);
                 let tensor = &graph.tensors[tensor];
@@ -164,8 +161,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Of the placements that the plan reaches, the one that an output is read in: the produced one if it is not partial.
-    fn whole_placement(&self, tensor: usize) -> usize {
+    /// Of the placements that the plan reaches, the one that an output is read in: the produced one if it may end so.
+    fn end(&self, tensor: usize, ends: Set) -> usize {
         let root = self.model.classes.root[tensor];
         let reached = |number: usize| {
             let number = self.model.classes.in_root[tensor][number];
@@ -174,12 +171,10 @@ impl Emitter<'_> {
                 self.from[root][number].is_some(),
             )
         };
-        let whole = |number: &usize| placement_at(&self.graph.tensors[tensor], *number) != Placement::Partial;
-        let numbers = || (0..self.model.classes.in_root[tensor].len()).filter(whole);
-        let found = numbers()
+        let found = numbers(ends)
             .find(|&number| reached(number).0)
-            .or_else(|| numbers().find(|&number| reached(number).1));
-        found.unwrap_or_else(|| unreachable!("the plan of an output reaches a placement that is not partial"))
+            .or_else(|| numbers(ends).find(|&number| reached(number).1));
+        found.unwrap_or_else(|| unreachable!("the plan of an output reaches a placement that it may end in"))
     }
 
     /// Makes sure that a tensor is there in a placement.

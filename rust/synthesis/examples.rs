@@ -169,6 +169,13 @@ fn wrong_requests_are_named() {
             "names the tensor \"z\"",
         ),
         (
+            constrained(Constraints {
+                outputs: BTreeMap::from([("z".to_owned(), vec![Placement::Replicate])]),
+                ..Constraints::default()
+            }),
+            "constraints.outputs names the output \"z\", which the graph does not have",
+        ),
+        (
             constrained(pinned(&[("w", Placement::Partial)])),
             "constraints.placements of \"w\" [P] leaves the tensor \"w\" no placement to be kept in (without it: R, S0, S1)",
         ),

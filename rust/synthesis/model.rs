@@ -71,6 +71,8 @@ pub struct Model {
     pub(super) conversions: Vec<Conversions>,
     /// By class, its availability variable.
     pub(super) available: Vec<Option<usize>>,
+    /// By output, the placements that it may end in.
+    pub(super) outputs: Vec<Set>,
     sources: FxHashMap<Source, usize>,
 }
 
@@ -111,6 +113,7 @@ impl Model {
             demands,
             kinds,
             conversions,
+            outputs: domains.outputs.clone(),
             sources: FxHashMap::default(),
         };
         model.build(graph, &domains, costs, encoding);
@@ -266,7 +269,7 @@ impl Model {
                 .map(|party| (party.produced.clone(), party.demanded.clone()))
                 .collect(),
             fixed,
-            whole: self.demands[class].whole,
+            ends: self.demands[class].ends.clone(),
         }
     }
 }

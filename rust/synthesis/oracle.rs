@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BinaryHeap};
 
 use super::costs::Costs;
+use super::request::Constraints;
 use super::testing::placements;
 use crate::graph::{Choice, Graph, InputKind, Operator, OutputKind};
 use crate::placement::{Placement, Placements};
@@ -15,10 +16,13 @@ fn is_view(graph: &Graph, operator: &Operator) -> bool {
 
 /// Least cost over all assignments: every operator's choice and every input's placement, with the cheapest conversions by
 /// exhaustive search over sets of (tensor, placement) that are there.
-pub fn brute_force(graph: &Graph, costs: &impl Costs) -> f64 {
+///
+/// Of the constraints, those on inputs and outputs are kept to.
+pub fn brute_force(graph: &Graph, costs: &impl Costs, constraints: &Constraints) -> f64 {
     let mut oracle = Oracle {
         graph,
         costs,
+        constraints,
         known: BTreeMap::new(),
     };
     let views: Vec<bool> = graph
@@ -47,8 +51,17 @@ pub fn brute_force(graph: &Graph, costs: &impl Costs) -> f64 {
         .collect();
     let mut labels = vec![0; counts.len()];
     let mut best = f64::INFINITY;
+    let kept_to = |labels: &[usize]| {
+        graph.inputs.iter().zip(labels).all(|(input, &label)| {
+            let tensor = &graph.tensors[input.tensor];
+            let allowed = constraints.placements.get(&tensor.name);
+            allowed.is_none_or(|allowed| allowed.contains(&placements(tensor)[label]))
+        })
+    };
     loop {
-        best = best.min(oracle.cost(&labels, &views));
+        if kept_to(&labels) {
+            best = best.min(oracle.cost(&labels, &views));
+        }
         let Some(next) = (0..labels.len()).rev().find(|&place| labels[place] + 1 < counts[place]) else {
             return best;
         };
@@ -60,11 +73,14 @@ pub fn brute_force(graph: &Graph, costs: &impl Costs) -> f64 {
 /// Tensors and placements, as (tensor, placement) pairs.
 type Pairs = Vec<(usize, Placement)>;
 
+/// A produced pair, the demanded pairs of its group, and its outputs with the placements that each may end in.
+type Key = (usize, Placement, Pairs, Vec<(usize, Vec<Placement>)>);
+
 struct Oracle<'a, C> {
     graph: &'a Graph,
     costs: &'a C,
-    /// By produced pair, demanded pairs and tensors that must not end partial.
-    known: BTreeMap<(usize, Placement, Pairs, Vec<usize>), f64>,
+    constraints: &'a Constraints,
+    known: BTreeMap<Key, f64>,
 }
 
 impl<C: Costs> Oracle<'_, C> {
@@ -97,11 +113,18 @@ impl<C: Costs> Oracle<'_, C> {
                     .map(|(&tensor, from)| (tensor, from[0])),
             );
         }
-        let mut whole = Vec::new();
+        let mut ends = Vec::new();
         for output in &graph.outputs {
             match output.kind {
                 OutputKind::Loss | OutputKind::InputGradient => demanded.push((output.tensor, Placement::Replicate)),
-                OutputKind::Output => whole.push(output.tensor),
+                OutputKind::Output => {
+                    let mut may = placements(&graph.tensors[output.tensor]);
+                    may.retain(|it| *it != Placement::Partial);
+                    if let Some(allowed) = self.constraints.outputs.get(&output.name) {
+                        may.retain(|it| allowed.contains(it));
+                    }
+                    ends.push((output.tensor, may));
+                }
                 OutputKind::Gradient | OutputKind::Buffer => {
                     let kept = produced.iter().find(|pair| Some(pair.0) == output.of);
                     demanded.extend(kept.map(|pair| (output.tensor, pair.1)));
@@ -117,8 +140,8 @@ impl<C: Costs> Oracle<'_, C> {
                 .copied()
                 .filter(|pair| group.contains(&pair.0))
                 .collect();
-            let whole: Vec<usize> = whole.iter().copied().filter(|tensor| group.contains(tensor)).collect();
-            let key = (tensor, placement, pairs, whole);
+            let ends = ends.iter().filter(|end| group.contains(&end.0)).cloned().collect();
+            let key = (tensor, placement, pairs, ends);
             let cost = self
                 .known
                 .get(&key)
@@ -142,7 +165,7 @@ impl<C: Costs> Oracle<'_, C> {
     }
 
     /// Dijkstra over the sets of pairs that are there.
-    fn search(&self, group: &[usize], key: &(usize, Placement, Pairs, Vec<usize>)) -> f64 {
+    fn search(&self, group: &[usize], key: &Key) -> f64 {
         let graph = self.graph;
         let pairs: Pairs = group
             .iter()
@@ -172,11 +195,7 @@ impl<C: Costs> Oracle<'_, C> {
             }
         }
         let needed = key.2.iter().fold(0, |set, &pair| set | bit(pair));
-        let not_partial = |tensor: usize, set: usize| {
-            placements(&graph.tensors[tensor])
-                .into_iter()
-                .any(|it| it != Placement::Partial && set & bit((tensor, it)) != 0)
-        };
+        let ended = |end: &(usize, Vec<Placement>), set: usize| end.1.iter().any(|&it| set & bit((end.0, it)) != 0);
         let mut best = vec![f64::INFINITY; 1 << pairs.len()];
         let start = bit((key.0, key.1));
         best[start] = 0.0;
@@ -187,7 +206,7 @@ impl<C: Costs> Oracle<'_, C> {
             if cost > best[set] {
                 continue;
             }
-            if needed & !set == 0 && key.3.iter().all(|&tensor| not_partial(tensor, set)) {
+            if needed & !set == 0 && key.3.iter().all(|end| ended(end, set)) {
                 return cost;
             }
             for &(from, to, step) in &steps {

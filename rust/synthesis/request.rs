@@ -55,6 +55,9 @@ pub struct Constraints {
     /// By the name of a tensor, the placements that it may be produced (an input: kept) in.
     #[serde(default)]
     pub placements: BTreeMap<String, Vec<Placement>>,
+    /// By the name of an output of the module (losses apart, which are replicated), the placements that it may end in.
+    #[serde(default)]
+    pub outputs: BTreeMap<String, Vec<Placement>>,
     /// Operators that can share their work along this axis must do so.
     #[serde(default)]
     pub require_axis: Option<String>,
@@ -98,6 +101,12 @@ pub enum SynthesisError {
     UnknownTensor {
         /// The name.
         tensor: String,
+    },
+    /// The request names an output that the graph does not have.
+    #[error("constraints.outputs names the output \"{output}\", which the graph does not have")]
+    UnknownOutput {
+        /// The output.
+        output: String,
     },
     /// Prices or limits are wrong.
     #[error("{field}: expected {expected}, got {got}")]

@@ -11,8 +11,8 @@ pub struct Shape {
     pub parties: Vec<(Option<Vec<usize>>, Vec<Set>)>,
     /// Placements demanded whatever is decided.
     pub fixed: Set,
-    /// Whether some placement that is not partial is demanded.
-    pub whole: bool,
+    /// Sets of placements, one of each of which is demanded.
+    pub ends: Vec<Set>,
 }
 
 impl Shape {
@@ -25,10 +25,10 @@ impl Shape {
 
     fn cost(&self, conversions: &mut Conversions, from: usize, set: Set) -> f64 {
         let set = set | self.fixed;
-        (if self.whole {
-            conversions.whole_costs(set)
-        } else {
+        (if self.ends.is_empty() {
             conversions.costs(set)
+        } else {
+            conversions.ending_costs(set, &self.ends)
         })[from]
     }
 

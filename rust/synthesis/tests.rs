@@ -9,9 +9,9 @@ use super::oracle::{brute_force, walk};
 use super::request::{Constraints, Prices, Request};
 use super::solver::{Limits, solve};
 use super::synthesise;
-use super::testing::{Recipe, TestCosts, random_graph};
+use super::testing::{Recipe, TestCosts, placements, random_graph};
 use crate::cluster::{Cluster, Device, Group, Link, Member};
-use crate::graph::Graph;
+use crate::graph::{Graph, InputKind, OutputKind};
 use crate::placement::Placement;
 use crate::program::{Instruction, Program};
 use crate::shares::from_splits;
@@ -30,7 +30,12 @@ fn recipe(operators: usize, views: usize, chains: bool) -> impl Strategy<Value =
 
 /// Optimum of a model, after validating its program and walking it.
 fn optimum(graph: &Graph, costs: &impl Costs, encoding: Encoding) -> f64 {
-    let mut model = Model::new(graph, &Constraints::default(), costs, encoding).expect("a model");
+    optimum_under(graph, costs, encoding, &Constraints::default()).0
+}
+
+/// The same under constraints, and the program.
+fn optimum_under(graph: &Graph, costs: &impl Costs, encoding: Encoding, constraints: &Constraints) -> (f64, Program) {
+    let mut model = Model::new(graph, constraints, costs, encoding).expect("a model");
     let solution = solve(&model.problem, &Limits::default()).expect("a solution");
     assert_eq!(solution.gap(), 0.0, "not proven");
     let (program, communication) = emit(graph, &mut model, &solution.assignment);
@@ -46,7 +51,30 @@ fn optimum(graph: &Graph, costs: &impl Costs, encoding: Encoding) -> f64 {
         "the program costs {walked}, the solution {}",
         solution.cost
     );
-    walked
+    (walked, program)
+}
+
+/// Some of the placements of some inputs and outputs.
+fn random_pins(graph: &Graph, seed: u64) -> Constraints {
+    let mut random = Random(seed);
+    let mut some = |mut from: Vec<Placement>| {
+        from.retain(|it| *it != Placement::Partial);
+        let kept = from[random.below(from.len())];
+        from.retain(|it| *it == kept || random.below(10) < 3);
+        (random.below(10) < 7).then_some(from)
+    };
+    let pinned = |kind: InputKind| !matches!(kind, InputKind::Tangent | InputKind::Constant | InputKind::Rng);
+    let inputs = graph.inputs.iter().filter(|input| pinned(input.kind));
+    let stored = inputs.map(|input| &graph.tensors[input.tensor]);
+    let placed = stored.filter_map(|tensor| Some((tensor.name.clone(), some(placements(tensor))?)));
+    let placed = placed.collect();
+    let outputs = graph.outputs.iter().filter(|output| output.kind == OutputKind::Output);
+    let ends = outputs.filter_map(|it| Some((it.name.clone(), some(placements(&graph.tensors[it.tensor]))?)));
+    Constraints {
+        placements: placed,
+        outputs: ends.collect(),
+        ..Constraints::default()
+    }
 }
 
 fn close(one: f64, other: f64) -> bool {
@@ -105,8 +133,27 @@ proptest! {
         let graph = random_graph(recipe);
         let costs = TestCosts { graph: &graph, seed, free };
         let cost = optimum(&graph, &costs, Encoding::default());
-        let expected = brute_force(&graph, &costs);
+        let expected = brute_force(&graph, &costs, &Constraints::default());
         prop_assert!(close(cost, expected), "{cost}, by brute force {expected}");
+    }
+
+    #[test]
+    fn equals_brute_force_under_pins(recipe in recipe(8, 25, false), seed: u64, free: bool, pins: u64, entries in 0..2usize) {
+        let graph = random_graph(recipe);
+        let costs = TestCosts { graph: &graph, seed, free };
+        let constraints = random_pins(&graph, pins);
+        let encoding = Encoding { joint_entries: 3_000 * entries, ..Encoding::default() };
+        let (cost, program) = optimum_under(&graph, &costs, encoding, &constraints);
+        let expected = brute_force(&graph, &costs, &constraints);
+        prop_assert!(close(cost, expected), "{cost}, by brute force {expected}");
+        for instruction in &program.instructions {
+            let (allowed, placement) = match instruction {
+                Instruction::Input { tensor, placement } => (constraints.placements.get(tensor), placement),
+                Instruction::Output { name, placement, .. } => (constraints.outputs.get(name), placement),
+                _ => continue,
+            };
+            prop_assert!(allowed.is_none_or(|allowed| allowed.contains(&placement[0])), "{instruction:?}");
+        }
     }
 
     #[test]
@@ -177,7 +224,7 @@ proptest! {
             forbidden_axes: if allow { Vec::new() } else { vec![name.clone()] },
             allowed_axes: allow.then_some(others),
             placements: if pin > 0 { BTreeMap::from([(pinned.name.clone(), vec![kept])]) } else { BTreeMap::new() },
-            require_axis: None,
+            ..Constraints::default()
         };
         let request = Request { random, constraints, ..request(&graph, &[1, 3, 0]) };
         let program = synthesise(&graph, &cluster(&[1.0, 3.0, 2.0]), &request).expect("a program").program;
