@@ -10,7 +10,9 @@ from torch import nn
 import hap
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-TRAINING, CLUSTERS, PLANNING, CHECKING = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+TRAINING, CLUSTERS, PLANNING, CONSTRAINTS, CHECKING = re.findall(
+    r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
+)
 
 
 class Regression(nn.Module):
@@ -58,6 +60,14 @@ def test_planning(names, capsys):
     exec(PLANNING, names)
     assert "all_reduce" in capsys.readouterr().out or "batch" in names["plan"].splits
     assert hap.Plan.load("plan.json").splits == names["plan"].splits
+
+
+def test_constraints(names, capsys):
+    exec(CONSTRAINTS, names)
+    stored = dict(re.findall(r"^%(layers\S+): (\w+) = input", capsys.readouterr().out, re.MULTILINE))
+    assert stored == {"layers.0.weight": "S0", "layers.0.bias": "R", "layers.2.weight": "R", "layers.2.bias": "R"}
+    options = {"devices": names["cluster"], "example_inputs": (names["x"], names["y"])}
+    assert hap.check(names["model"], **options, pin={"layers.0.weight": names["Shard"](0)}).error < 1e-10
 
 
 def test_checking(names):

@@ -5,18 +5,23 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed.tensor import Replicate, Shard
 
 import hap
 from hap.errors import CheckError, HapError, TraceError
+from hap.program import Program
+from hap.rules import AxisGraph
 from hap.runtime import collectives
+from hap.runtime.emulate import Emulated, emulate
 from tests import models
+from tests.planning.tagger import Tagger, batch, kept
 from tests.runtime import jobs
 
 FEW = settings(max_examples=int(os.environ.get("HAP_TEST_EXAMPLES", "2")))
@@ -98,6 +103,31 @@ def test_random_programs(name: str, cluster: hap.Cluster, seed: int, inputs: int
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
+@pytest.mark.parametrize("programs", ["random", "optimal"])
+def test_programs_under_constraints(programs: Literal["random", "optimal"], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, int | None]] = []
+
+    def watched(axes: AxisGraph, program: Program, *arguments: Any) -> list[Emulated]:
+        seen.append(kept(axes, program))
+        return emulate(axes, program, *arguments)
+
+    # `hap.check` is the function in `hap`, and a module's name besides.
+    monkeypatch.setattr(sys.modules["hap.runtime.check"], "emulate", watched)
+    args, kwargs = batch()
+    options: dict[str, Any] = {"devices": jobs.cluster(3), "example_inputs": args, "example_kwargs": kwargs}
+    pin = {"head": Shard(0), "layers.*.weight": Shard(1), "args.0": Shard(1), "outputs.logits": Shard(1)}
+    forbid = {"norm.running_*": Replicate()}
+    result = hap.check(Tagger(), **options, programs=programs, count=4, splits="random", pin=pin, forbid=forbid)
+    assert result.error < 1e-10
+    assert len(seen) == result.programs == 4
+    for found in seen:
+        wanted = {"embed.weight": 0, "layers.0.weight": 1, "layers.2.weight": 1, "args.0": 1, "outputs.logits": 1}
+        assert {name: found[name] for name in wanted} == wanted
+        assert found["norm.running_mean"] == found["norm.running_var"] == 0
+    with pytest.raises(HapError, match="near are"):
+        hap.check(Tagger(), **options, forbid={"heads": Replicate()})
+
+
 @pytest.mark.parametrize("options", [{"dropout": 0.3}, {"batch_norm": True}])
 def test_optimal_program(options: dict[str, Any]) -> None:
     module, args, kwargs = models.vgg19(**options)
@@ -140,6 +170,7 @@ def test_wrong_arguments() -> None:
         ({"splits": {"batch": [7, -1]}}, "splits.batch: expected 2 whole numbers of at least 0"),
         ({"splits": {"batch": [0.5, 5.5]}}, "splits.batch: expected 2 whole numbers of at least 0"),
         ({"forbidden_axes": "batch"}, "forbidden_axes: expected a list of names"),
+        ({"pin": {"": "R"}}, r'pin=\{"": \'R\'\}: expected Replicate\(\) or Shard\(dim\)'),
     ],
 )
 def test_wrong_arguments_are_found_before_the_module_is_traced(

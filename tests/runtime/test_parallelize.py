@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.runtime import jobs
+from tests.runtime import jobs, pinned
 from tests.runtime.launch import Launcher
 
 
@@ -45,6 +45,12 @@ def test_outputs_shapes_and_shares(launcher: Launcher) -> None:
         # The loss of GPT-2 is taken in float32.
         assert found.pop("another shape") < 1e-6
         assert max(found.values()) < 1e-10, found
+
+
+@pytest.mark.timeout(400)
+def test_constraints_hold_in_every_call(launcher: Launcher) -> None:
+    planned = launcher.size == 2
+    assert max(launcher.run(pinned.train, launcher.size, planned, limit=300)) < 1e-10
 
 
 def test_one_process() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Replicate, Shard
 
 import hap
 from hap.errors import CommunicationError, HapError, PlanError, RuntimeMismatchError
@@ -230,11 +231,27 @@ def test_plan_stays_rejected() -> None:
     model(*(x[:2] for x in args)).backward()  # planned anew
 
 
-def test_forbidden_axes_beside_a_plan() -> None:
+def test_constraints_beside_a_plan() -> None:
     module, args, _ = models.mlp(torch.float32)
     plan = hap.plan(copy.deepcopy(module), devices=jobs.cluster(1), example_inputs=args)
-    with pytest.raises(HapError, match="forbidden_axes"):
-        hap.parallelize(module, jobs.cluster(1), plan=plan, forbidden_axes=["batch"])
+    given: list[dict[str, Any]] = [
+        {"forbidden_axes": ["batch"]},
+        {"required_axis": "batch"},
+        {"pin": {"": Replicate()}},
+        {"forbid": {"": Shard(0)}},
+    ]
+    for options in given:
+        with pytest.raises(HapError, match=f"{next(iter(options))}= has no effect on a plan made before"):
+            hap.parallelize(module, jobs.cluster(1), plan=plan, **options)
+
+
+def test_constraints_that_name_nothing() -> None:
+    module, args, _ = models.mlp(torch.float32)
+    with pytest.raises(PlanError, match="expected Replicate"):
+        hap.parallelize(module, jobs.cluster(1), pin={"": "R"})  # type: ignore[dict-item]
+    model = hap.parallelize(module, jobs.cluster(1), pin={"layer": Replicate()})
+    with pytest.raises(PlanError, match='is called "layer"; near are layers'):
+        model(*args)
 
 
 def test_copies_of_a_parallel_module() -> None:

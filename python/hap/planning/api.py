@@ -15,6 +15,7 @@ from hap.cluster import Cluster, Device
 from hap.errors import PlanError
 from hap.planning.engine import Limits, parse_program
 from hap.planning.outer import Found, search
+from hap.planning.pins import Pins, read_pins, spelled_by_name
 from hap.planning.plan import FORMAT, Fingerprints, Plan, Replica, Stage
 from hap.planning.problem import Problem
 from hap.planning.progress import Progress
@@ -32,10 +33,39 @@ def plan(
     example_inputs: Sequence[Any] = (),
     example_kwargs: Mapping[str, Any] | None = None,
     forbidden_axes: Sequence[str] = (),
+    required_axis: str | None = None,
+    pin: Pins | None = None,
+    forbid: Pins | None = None,
     optimiser_tensors: int = 2,
     limits: Limits | None = None,
 ) -> Plan:
     """The fastest way found to train a module on these devices. Needs no devices and no process group.
+
+    What is known better than the search may be said by ``pin`` and ``forbid``, in the placements of PyTorch::
+
+        from torch.distributed.tensor import Replicate, Shard
+
+        hap.plan(
+            model,
+            devices=cluster,
+            example_inputs=(x, y),
+            pin={
+                "layers.0.weight": Shard(0),  # a parameter or buffer, by any of its names
+                "layers.2": Replicate(),  # a module: all parameters and buffers in it; "" is the whole model
+                "args.0": [Replicate(), Shard(0)],  # an input, args.0 or kwargs.x: one of these
+            },
+            forbid={"*.bias": Shard(0)},  # a pattern of fnmatch
+        )
+
+    Outputs beside a loss are called ``outputs.logits`` or ``outputs.1``; losses are whole on every rank, and so are all
+    outputs where there is none. ``args.1``, ``kwargs`` and ``outputs`` also name all that is in them. ``Shard(dim)`` is
+    a dimension of the tensor, the last one for -1, and any axis that stands there; ``Partial`` is nothing that stays.
+    Of several placements those that a tensor cannot have do not count, but one must remain. All constraints on a tensor
+    hold together.
+
+    A parameter is pinned as it is *stored*, and with it its gradient and its optimiser's state; a buffer likewise, with
+    its new value. Operators may still read it otherwise, for which it is gathered or sliced at each use. To say how
+    operators compute, forbid an axis or require one.
 
     Args:
         module: any module that :func:`hap.trace` captures; left as it is.
@@ -44,13 +74,17 @@ def plan(
             only where the forward inspects them in Python (``if mask.all():``).
         example_kwargs: keyword arguments likewise.
         forbidden_axes: names of axes that must not be split (see :attr:`Plan.axes`).
+        required_axis: the axis that every operator shares its work along, if it can at all.
+        pin: by names of parameters, buffers, modules, inputs or outputs, the placement that they must have, or a
+            sequence of placements to choose from.
+        forbid: likewise, the placements that they must not have.
         optimiser_tensors: tensors of optimiser state per parameter, for the prediction of memory; Adam has two.
         limits: limits of each synthesis; by default there are none that models of usual size meet.
 
     Raises:
         ClusterError: a device is unknown or a figure is wrong.
         TraceError: the module or the inputs cannot be traced.
-        PlanError: an argument is wrong, or no plan fits the devices' memory.
+        PlanError: an argument is wrong, constraints conflict, or no plan fits the devices' memory.
     """
     from hap.rules import annotate
     from hap.trace import trace
@@ -58,13 +92,20 @@ def plan(
     cluster = Cluster.of(devices)
     if not isinstance(module, torch.nn.Module):
         raise PlanError(f"plan: expected a torch.nn.Module, got {type(module).__name__}")
+    pins = read_pins(pin, forbid)
     with Progress() as progress:
         progress.update("tracing")
         graph = trace(module, example_inputs, example_kwargs)
         progress.update("finding axes")
         axes = annotate(graph)
         problem = make_problem(
-            axes, cluster, forbidden_axes=forbidden_axes, optimiser_tensors=optimiser_tensors, limits=limits
+            axes,
+            cluster,
+            forbidden_axes=forbidden_axes,
+            required_axis=required_axis,
+            pins=pins,
+            optimiser_tensors=optimiser_tensors,
+            limits=limits,
         )
         return make_plan(problem, search(problem, progress), axes)
 
@@ -74,6 +115,10 @@ def plan_axes(
     cluster: Cluster,
     *,
     forbidden_axes: Sequence[str] = (),
+    required_axis: str | None = None,
+    pin: Pins | None = None,
+    forbid: Pins | None = None,
+    strict: bool = True,
     optimiser_tensors: int = 2,
     placements: Mapping[str, Placements] | None = None,
     splits: Mapping[str, Sequence[int]] | None = None,
@@ -85,6 +130,10 @@ def plan_axes(
         axes: the graph.
         cluster: the devices.
         forbidden_axes: names of axes that must not be split.
+        required_axis: as for :func:`plan`.
+        pin: as for :func:`plan`.
+        forbid: as for :func:`plan`.
+        strict: whether all that these name must be there.
         optimiser_tensors: tensors of optimiser state per parameter.
         placements: by name of a parameter or buffer, the placement that it must be stored in, because it already is.
         splits: by name of an axis, the units by device that must be kept, because something is already stored so.
@@ -97,6 +146,9 @@ def plan_axes(
         axes,
         cluster,
         forbidden_axes=forbidden_axes,
+        required_axis=required_axis,
+        pins=read_pins(pin, forbid),
+        strict=strict,
         optimiser_tensors=optimiser_tensors,
         placements=placements,
         splits=splits,
@@ -140,6 +192,10 @@ def make_plan(problem: Problem, found: Found, axes: AxisGraph) -> Plan:
         baselines={baseline.name: baseline.seconds for baseline in found.baselines},
         obstacles={baseline.name: baseline.obstacle for baseline in found.baselines if baseline.obstacle is not None},
         replicated=axes.without_rule,
+        forbidden_axes=problem.constraints.forbidden_axes,
+        required_axis=problem.constraints.require_axis,
+        pin=spelled_by_name(problem.pins, "pin"),
+        forbid=spelled_by_name(problem.pins, "forbid"),
         synthesis_time=engine.last_synthesis_time,
     )
 

@@ -73,7 +73,7 @@ def _fully_sharded(problem: Problem) -> Constraints | None:
 
 
 def _tensor_parallel(problem: Problem) -> Constraints | None:
-    if problem.batch is None:
+    if problem.batch is None or problem.batch == problem.constraints.require_axis:
         return None
     return msgspec.structs.replace(
         problem.constraints, forbidden_axes=(*problem.constraints.forbidden_axes, problem.batch)
@@ -83,6 +83,8 @@ def _tensor_parallel(problem: Problem) -> Constraints | None:
 def _batch_parallel(problem: Problem, stored: dict[str, tuple[str, ...]], *, only_batch: bool) -> Constraints | None:
     given = problem.constraints
     if problem.batch is None or problem.batch in given.forbidden_axes:
+        return None
+    if given.require_axis not in (None, problem.batch):
         return None
     for name, allowed in given.placements.items():
         if name in stored:

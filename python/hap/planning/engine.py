@@ -37,19 +37,25 @@ class Prices(msgspec.Struct, frozen=True):
     theta: float = 1.0
 
 
-class Constraints(msgspec.Struct, frozen=True, kw_only=True):
+class NoProgramError(PlanError):
+    """The core has found no program: no choices fit together, or the limits are too small to find any."""
+
+
+class Constraints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a program may use.
 
     Attributes:
         forbidden_axes: axes that nothing is sharded along.
         allowed_axes: the only axes that anything is sharded along; ``None`` for all.
         placements: by name of a tensor, the placements that it may be stored or produced in.
+        outputs: by name of an output of the module other than a loss, the placements that it may end in.
         require_axis: operators that can share their work along this axis must.
     """
 
     forbidden_axes: tuple[str, ...] = ()
     allowed_axes: tuple[str, ...] | None = None
     placements: dict[str, tuple[str, ...]] = {}
+    outputs: dict[str, tuple[str, ...]] = {}
     require_axis: str | None = None
 
 
@@ -107,7 +113,7 @@ class Engine:
         """The cheapest program under these splits and prices.
 
         Raises:
-            PlanError: no program satisfies the constraints.
+            NoProgramError: no program satisfies the constraints.
         """
         request = {"splits": splits, "prices": prices, "constraints": constraints, "random": None}
         limits = msgspec.to_builtins(self._limits)
@@ -117,7 +123,7 @@ class Engine:
         try:
             text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode())
         except ValueError as error:
-            raise PlanError(f"no program: {error}") from error
+            raise NoProgramError(f"no program: {error}") from error
         reply = msgspec.json.decode(text, type=_Reply)
         seconds = time.perf_counter() - started
         self.last_synthesis_time = seconds

@@ -10,7 +10,7 @@ from hap.errors import PlanError
 from hap.planning.baselines import shards
 from hap.planning.engine import Prices
 from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices
-from hap.units import bytes_text
+from hap.units import bytes_text, listed
 
 
 def shard_at_rest(problem: Problem, best: Candidate) -> Candidate:
@@ -20,8 +20,7 @@ def shard_at_rest(problem: Problem, best: Candidate) -> Candidate:
     largest it takes.
     """
     capacity = problem.engine.machine.capacity
-    sizes = problem.parameters
-    names = [name for name, axes in sizes.items() if axes > 0 and name not in problem.constraints.placements]
+    names = list(_shardable(problem))
     too_few, count = 0, len(names)
     while too_few < count:
         # All of them first: if that does not fit, fewer do not.
@@ -40,9 +39,20 @@ def shard_at_rest(problem: Problem, best: Candidate) -> Candidate:
     return best
 
 
+def _shardable(problem: Problem) -> dict[str, tuple[str, ...]]:
+    """Of each parameter that need not be a shard but may, the shards that the constraints leave; the largest first."""
+    given = problem.constraints.placements
+    found = {
+        name: tuple(shard for shard in shards(axes) if name not in given or shard in given[name])
+        for name, axes in problem.parameters.items()
+    }
+    return {name: own for name, own in found.items() if own and own != given.get(name)}
+
+
 def _with_sharded(problem: Problem, names: list[str], start: Candidate) -> Candidate | None:
     """The best plan from these splits with these parameters stored in shards; ``None`` where there is no program."""
-    placements = {**problem.constraints.placements, **{name: shards(problem.parameters[name]) for name in names}}
+    shardable = _shardable(problem)
+    placements = problem.constraints.placements | {name: shardable[name] for name in names}
     constraints = msgspec.structs.replace(problem.constraints, placements=placements)
     weights = start.weights or first_prices(problem, start.splits).weights
     try:
@@ -65,4 +75,6 @@ def report_excess(problem: Problem, best: Candidate) -> NoReturn:
     if best.simulation.memory_parts:
         parts = msgspec.structs.asdict(best.simulation.memory_parts[device])
         text += f"; it holds {', '.join(f'{bytes_text(size)} of {part}' for part, size in parts.items())}"
+    if problem.pins:
+        text += f". The plan is bound by {listed(map(str, problem.pins))}"
     raise PlanError(f"{text}. Use more or larger devices, or a smaller batch")

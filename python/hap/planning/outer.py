@@ -6,9 +6,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hap.errors import PlanError
 from hap.planning.baselines import Baseline, baselines
-from hap.planning.engine import Prices
+from hap.planning.engine import NoProgramError, Prices
 from hap.planning.memory import report_excess, shard_at_rest
+from hap.planning.pins import Pin, conflict
 from hap.planning.prices import ascend, busiest, loads
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.planning.progress import Progress
@@ -42,6 +44,27 @@ def search(problem: Problem, progress: Progress) -> Found:
     Raises:
         PlanError: no program satisfies the constraints, or none fits the devices' memory.
     """
+    try:
+        return _search(problem, progress)
+    except NoProgramError as error:
+        reasons = conflict(problem.pins, lambda pins: _possible(problem, pins)) if problem.pins else []
+        if not reasons:
+            raise
+        raise PlanError(f"{error}. These conflict: {', '.join(map(str, reasons))}. Leave one of them out") from error
+
+
+def _possible(problem: Problem, pins: Sequence[Pin]) -> bool:
+    """Whether any program keeps to these pins and to the other constraints."""
+    splits = problem.proportional
+    try:
+        problem.engine.synthesise(splits, first_prices(problem, splits), problem.constrain(pins))
+    except NoProgramError:
+        return False
+    return True
+
+
+def _search(problem: Problem, progress: Progress) -> Found:
+    """As :func:`search`; errors of the core as they are."""
     capacity = problem.engine.machine.capacity
     progress.update("baselines")
     known = baselines(problem)

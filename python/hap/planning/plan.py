@@ -12,6 +12,7 @@ from hap.balance import MemoryParts
 from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
 from hap.placement import parse
+from hap.planning.pins import shard_dim
 from hap.program import Compute, Convert, Program, Replicated, Splits
 
 FORMAT: Final = "hap-plan-1"
@@ -63,6 +64,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         description: the cluster, as in a cluster file; see :attr:`cluster`.
         fingerprints: what the plan was made for.
         axes: the model's axes and their sizes.
+        forbidden_axes: axes that had to stay whole.
+        required_axis: the axis that operators had to share their work along where they could.
+        pin, forbid: by the user's names of tensors, the placements that these had to have, or must not have, in
+            PyTorch's words: ``Replicate()``, ``Shard(0)``.
         replicas: copies of the model; there is one, of one stage, today.
         optimiser_tensors: tensors of optimiser state per parameter that the memory was predicted with.
         predicted_time: seconds per step.
@@ -95,6 +100,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     baselines: dict[str, float | None]
     obstacles: dict[str, Obstacle] = {}
     replicated: tuple[Replicated, ...] = ()
+    forbidden_axes: tuple[str, ...] = ()
+    required_axis: str | None = None
+    pin: dict[str, tuple[str, ...]] = {}
+    forbid: dict[str, tuple[str, ...]] = {}
     synthesis_time: float | None = None
 
     @property
@@ -175,6 +184,18 @@ def _check(plan: Plan) -> None:
     for axis, size in plan.axes.items():
         if size < 1:
             raise PlanError(f"axes.{axis}: expected a size of at least 1, got {size}")
+    if plan.required_axis is not None and plan.required_axis not in plan.axes:
+        raise PlanError(f'required_axis: "{plan.required_axis}" is not an axis of the plan')
+    for axis in plan.forbidden_axes:
+        if axis not in plan.axes:
+            raise PlanError(f'forbidden_axes: "{axis}" is not an axis of the plan')
+    for argument, pins in (("pin", plan.pin), ("forbid", plan.forbid)):
+        for name, placements in pins.items():
+            try:
+                for placement in placements:
+                    shard_dim(placement)
+            except ValueError as error:
+                raise PlanError(f"{argument}.{name}: {error}") from error
     for field in ("predicted_memory", "memory_parts"):
         if len(getattr(plan, field)) != count:
             raise PlanError(f"{field}: expected one entry per device ({count}), got {len(getattr(plan, field))}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hap.balance import Simulation, balance, largest_remainder
 from hap.planning.engine import Constraints, Engine, Prices, Synthesis
+from hap.planning.pins import Pin
 from hap.program import Splits
 from hap.rules import BATCH
 
@@ -23,6 +24,8 @@ class Problem:
         sizes: units of each axis.
         parameters: number of axes of each parameter, by the name of its tensor: it can be stored as ``S0``, ``S1``, ...
         constraints: what every program must satisfy.
+        pins: those of them that name tensors, as the user wrote them.
+        constrain: the constraints with other pins.
         fixed: splits of axes that must stay, because parameters are already split so.
         batch: name of the axis of the samples; ``None`` where the model has none.
     """
@@ -30,7 +33,9 @@ class Problem:
     engine: Engine
     sizes: Mapping[str, int]
     parameters: Mapping[str, int]
-    constraints: Constraints = field(default_factory=Constraints)
+    constraints: Constraints
+    constrain: Callable[[Sequence[Pin]], Constraints]
+    pins: tuple[Pin, ...] = ()
     fixed: Mapping[str, list[int]] = field(default_factory=dict)
     batch: str | None = BATCH
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hap.cluster import Cluster
 from hap.errors import PlanError
 from hap.planning.engine import Constraints, Engine, Limits
+from hap.planning.pins import Pin, allowed
 from hap.planning.problem import Problem
 from hap.program import Placements
 from hap.rules import BATCH
@@ -22,12 +23,15 @@ def make_problem(
     cluster: Cluster,
     *,
     forbidden_axes: Sequence[str] = (),
+    required_axis: str | None = None,
+    pins: Sequence[Pin] = (),
+    strict: bool = True,
     optimiser_tensors: int = 2,
     placements: Mapping[str, Placements] | None = None,
     splits: Mapping[str, Sequence[int]] | None = None,
     limits: Limits | None = None,
 ) -> Problem:
-    """The problem; arguments as in :func:`hap.planning.plan_axes`.
+    """The problem; arguments as in :func:`hap.planning.plan_axes`, and ``strict`` as in :func:`allowed`.
 
     Raises:
         PlanError: an argument names what is not there, or does not fit the axes and the devices.
@@ -36,7 +40,6 @@ def make_problem(
 
     sizes = {axis.name: axis.size for axis in axes.axes}
     fixed = {axis: list(units) for axis, units in (splits or {}).items()}
-    _check_axes(forbidden_axes, sizes)
     _check_splits(fixed, sizes, len(cluster.devices))
     if optimiser_tensors < 0:
         raise PlanError(f"optimiser_tensors: expected at least 0, got {optimiser_tensors}")
@@ -44,13 +47,51 @@ def make_problem(
         core = _core.Graph(axes.to_json())
     except ValueError as error:
         raise PlanError(f"the graph cannot be planned: {error}") from error
+
+    def constrain(pins: Sequence[Pin]) -> Constraints:
+        return make_constraints(axes, forbidden_axes, required_axis, pins, placements, strict=strict)
+
     return Problem(
         engine=Engine(core, cluster, optimiser_tensors=optimiser_tensors, limits=limits),
         sizes=sizes,
         parameters=_parameters(axes),
-        constraints=Constraints(forbidden_axes=tuple(forbidden_axes), placements=_placements(axes, placements or {})),
+        constraints=constrain(pins),
+        constrain=constrain,
+        pins=tuple(pins),
         fixed=fixed,
         batch=BATCH if BATCH in sizes else None,
+    )
+
+
+def make_constraints(
+    axes: AxisGraph,
+    forbidden_axes: Sequence[str],
+    required_axis: str | None,
+    pins: Sequence[Pin],
+    placements: Mapping[str, Placements] | None = None,
+    *,
+    strict: bool = True,
+) -> Constraints:
+    """What every program must keep to. What is placed already stays where it is.
+
+    Raises:
+        PlanError: an argument names what is not there (where ``strict``), or leaves a tensor nothing.
+    """
+    sizes = {axis.name: axis.size for axis in axes.axes}
+    if not strict:
+        forbidden_axes = [name for name in forbidden_axes if name in sizes]
+        required_axis = required_axis if required_axis in sizes else None
+    _check_axes(forbidden_axes, sizes)
+    if required_axis is not None and required_axis not in sizes:
+        raise PlanError(f'required_axis: there is no axis "{required_axis}"; the axes are {listed(sizes)}')
+    if required_axis in forbidden_axes:
+        raise PlanError(f'required_axis: "{required_axis}" is among forbidden_axes, too')
+    left = allowed(axes, pins, forbidden_axes, strict=strict)
+    return Constraints(
+        forbidden_axes=tuple(forbidden_axes),
+        placements=left.placements | _placements(axes, placements or {}),
+        outputs=left.outputs,
+        require_axis=required_axis,
     )
 
 

@@ -84,6 +84,13 @@ def _header(plan: Plan) -> Iterator[str]:
         for name, seconds in plan.baselines.items()
     )
     yield f"# baselines: {', '.join(baselines) or 'none'}"
+    if plan.forbidden_axes:
+        yield f"# forbidden axes: {', '.join(plan.forbidden_axes)}"
+    if plan.required_axis is not None:
+        yield f"# required axis: {plan.required_axis}"
+    for title, pins in (("pinned", plan.pin), ("forbidden", plan.forbid)):
+        for name, placements in pins.items():
+            yield f"# {title} {name or 'the whole model'}: {' or '.join(placements)}"
     limits = (
         f"{bytes_text(used)} of {bytes_text(device.memory)}"
         for used, device in zip(plan.predicted_memory, devices, strict=True)

@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 from hap.cluster import Cluster
 from hap.errors import CheckError, HapError
 from hap.graph import Graph
+from hap.planning.pins import Pins, read_pins
 from hap.program import Compute, Program, Replicated, Splits
 from hap.runtime.difference import difference, finite, is_rounded, norm
 from hap.runtime.emulate import Emulated, emulate
@@ -32,6 +33,15 @@ logger = logging.getLogger("hap")
 
 # Bytes; more than any device has, and few enough for the linear program's arithmetic.
 AMPLE_MEMORY = 1e15
+
+
+class Asked(TypedDict):
+    """What the user asks of the programs, as :func:`hap.plan` takes it."""
+
+    forbidden_axes: Sequence[str]
+    required_axis: str | None
+    pin: Pins | None
+    forbid: Pins | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,9 @@ def check(
     count: int = 1,
     splits: Literal["random"] | Splits | None = None,
     forbidden_axes: Sequence[str] = (),
+    required_axis: str | None = None,
+    pin: Pins | None = None,
+    forbid: Pins | None = None,
 ) -> CheckResult:
     """Run distributed programs of a module in this process and compare them with the module on one device.
 
@@ -88,10 +101,14 @@ def check(
         splits: units of each axis by device; ``"random"`` for new ones for each program, with shares of zero; ``None``
             for shares in proportion to speed (random programs) or the plan's.
         forbidden_axes: names of axes that nothing may be sharded along.
+        required_axis: the axis that every operator shares its work along, if it can at all.
+        pin: placements that named tensors must have, as for :func:`hap.plan`.
+        forbid: placements that they must not have, likewise.
 
     Raises:
         HapError: an argument does not fit; an axis does not exist or is split into other than its size.
         TraceError: the module cannot be captured.
+        PlanError: a constraint names what is not there, or constraints conflict.
         CheckError: the module does not run in float64; it has a gradient or changes a buffer that its graph does not;
             all of its gradients are NaN or infinite, so that there is nothing to compare.
     """
@@ -106,12 +123,19 @@ def check(
     cluster = _with_ample_memory(Cluster.of(devices))
     _check_arguments(programs, count, splits, forbidden_axes, len(cluster.devices))
     check_examples(example_inputs, example_kwargs)
+    read_pins(pin, forbid)
     # Copies have no tensor hooks, and may not be made of what is refused.
     check_module(module)
     precise, args, kwargs = _double(module, tuple(example_inputs), dict(example_kwargs or {}))
     graph = trace(precise, args, kwargs)
     axes = annotate(graph)
     _check_axes(axes, forbidden_axes, splits)
+    asked: Asked = {
+        "forbidden_axes": forbidden_axes,
+        "required_axis": required_axis,
+        "pin": pin,
+        "forbid": forbid,
+    }
     tangents = _tangents(graph, seed)
     values = {
         tensor: value.clone()
@@ -137,7 +161,7 @@ def check(
     floor = 1e-3 * norm([value for (kind, _), value in reference.items() if kind == "gradient"])
     errors: dict[str, float] = {}
     shares = []
-    for program, units in _programs(axes, cluster, programs, seed, count, splits, tuple(forbidden_axes)):
+    for program, units in _programs(axes, cluster, programs, seed, count, splits, asked):
         for output in emulate(axes, program, units, ranks, values):
             name = _label(output, graph)
             expected = reference[output.kind, output.name]
@@ -271,17 +295,20 @@ def _programs(
     seed: int,
     count: int,
     splits: Literal["random"] | Splits | None,
-    forbidden: tuple[str, ...],
+    asked: Asked,
 ) -> list[tuple[Program, Splits]]:
     """The programs to run, with their splits."""
     from hap._core import Graph as CoreGraph
     from hap.balance import largest_remainder
     from hap.planning import plan_axes
+    from hap.planning.setup import make_constraints
 
     ranks = len(cluster.devices)
     sizes = {axis.name: axis.size for axis in axes.axes}
     speeds = [device.speed for device in cluster.devices]
     shares = [speed / sum(speeds) for speed in speeds]
+    pins = read_pins(asked["pin"], asked["forbid"])
+    constraints = make_constraints(axes, asked["forbidden_axes"], asked["required_axis"], pins)
     core = CoreGraph(axes.to_json()) if kind == "random" else None
     found = []
     for number in range(count if kind == "random" or splits == "random" else 1):
@@ -292,16 +319,12 @@ def _programs(
             units = {name: largest_remainder(shares, size) for name, size in sizes.items()}
             units |= {name: list(given) for name, given in (splits or {}).items()}
         if core is not None:
-            request = {
-                "splits": units,
-                "constraints": {"forbidden_axes": list(forbidden)},
-                "random": generator.getrandbits(32),
-            }
+            request = {"splits": units, "constraints": constraints, "random": generator.getrandbits(32)}
             reply = core.synthesise(cluster.to_json(), msgspec.json.encode(request).decode())
             found.append((msgspec.json.decode(reply, type=_Reply).program, units))
         else:
             fixed = units if splits is not None else {}
-            plan = plan_axes(axes, cluster, forbidden_axes=forbidden, splits=fixed)
+            plan = plan_axes(axes, cluster, splits=fixed, **asked)
             found.append((plan.program, plan.splits))
     return found
 

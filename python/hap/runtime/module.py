@@ -11,6 +11,7 @@ from torch import nn
 
 from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
+from hap.planning.pins import Pins, as_given, read_pins
 from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
 from hap.runtime.collectives import Along
@@ -117,6 +118,9 @@ def parallelize(
     *,
     plan: Plan | None = None,
     forbidden_axes: Sequence[str] = (),
+    required_axis: str | None = None,
+    pin: Pins | None = None,
+    forbid: Pins | None = None,
     optimiser_tensors: int = 2,
 ) -> Any:
     """Train a module on several devices, each its share, with the same loss and gradients as on one.
@@ -151,14 +155,19 @@ def parallelize(
         devices: a cluster, or its devices in rank order.
         example_inputs: positional arguments of one global batch: plans now; without them the first call plans.
         example_kwargs: keyword arguments likewise.
-        plan: a plan made before by :func:`hap.plan` for these inputs and devices; the first call uses it.
+        plan: a plan made before by :func:`hap.plan` for these inputs and devices; the first call uses it. Its
+            constraints hold for further kinds of calls too.
         forbidden_axes: names of axes that must not be split.
+        required_axis: the axis that every operator shares its work along, if it can at all.
+        pin: placements that named tensors must have, as for :func:`hap.plan`. They hold for every kind of call; the
+            first one must have all that they name.
+        forbid: placements that they must not have, likewise.
         optimiser_tensors: tensors of optimiser state per parameter, for the prediction of memory.
 
     Raises:
         RuntimeMismatchError: the number of processes is not that of the devices, or the ranks differ.
         TraceError: the module cannot be captured.
-        PlanError: no plan fits.
+        PlanError: no plan fits, or constraints conflict.
         HapError: the module cannot be taken.
     """
     if not isinstance(module, nn.Module):
@@ -166,8 +175,14 @@ def parallelize(
     if isinstance(module, ParallelModule):
         raise HapError("the module is parallel already: call hap.parallelize once")
     check_examples(() if example_inputs is None else example_inputs, example_kwargs)
-    if plan is not None and forbidden_axes:
-        raise HapError("forbidden_axes= has no effect on a plan made before: give it to hap.plan")
+    asked = {"forbidden_axes": forbidden_axes, "required_axis": required_axis, "pin": pin, "forbid": forbid}
+    for argument, given in asked.items():
+        if plan is not None and given:
+            raise HapError(f"{argument}= has no effect on a plan made before: give it to hap.plan")
+    read_pins(pin, forbid)
+    if plan is not None:
+        forbidden_axes, required_axis = plan.forbidden_axes, plan.required_axis
+        pin, forbid = as_given(plan.pin), as_given(plan.forbid)
     cluster = Cluster.of(devices)
     ranks = process_group(len(cluster.devices))
     control, group = Control(ranks), Group(ranks)
@@ -182,6 +197,10 @@ def parallelize(
             axes,
             cluster,
             forbidden_axes=forbidden_axes,
+            required_axis=required_axis,
+            pin=pin,
+            forbid=forbid,
+            strict=session.latest is None,
             optimiser_tensors=optimiser_tensors,
             placements=placements,
             splits=fixed,
