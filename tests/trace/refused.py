@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ class Module(nn.Module):
         self.queue: collections.deque[int] = collections.deque(maxlen=4)
         self.numbers: set[int] = set()
         self.called = False
+        self.current = types.SimpleNamespace(scale=torch.ones(4))
+        self.next = types.SimpleNamespace(scale=torch.zeros(4))
         self.positions: torch.Tensor | None = None
         self.body = body
 

@@ -145,9 +145,25 @@ def computes_once_otherwise(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(x).mean()
 
 
+def keeps_a_row_of_its_input(self: Any, x: torch.Tensor) -> torch.Tensor:
+    if self.positions is None:
+        positions = torch.zeros(3, 4)
+        positions[0].copy_(x[0].detach())
+        self.positions = positions
+    return (self.fc(x) * self.positions).sum()
+
+
+def takes_the_next_object(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = (self.fc(x) * self.current.scale).sum()
+    self.current = self.next
+    return y
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        (keeps_a_row_of_its_input, r'the forward changes the attribute "positions".*register it as a buffer'),
+        (takes_the_next_object, r'changes Python state, "current", by which its next call computes something else'),
         (
             keeps_its_first_input,
             r'state\.py:\d+: self\.first = .*changes the attribute "first".*as a buffer',
@@ -215,6 +231,41 @@ def test_containers_that_hold_no_state(body: Callable[..., Any]) -> None:
     assert_equal_to_eager((module, (torch.randn(3, 4),), {}), 1e-6)
     assert module.memory == {}
     assert len(module.kept) == 1
+
+
+def takes_off(self: Any, x: torch.Tensor) -> torch.Tensor:
+    if not self.called:
+        self.called = True
+    return self.fc(x).sum()
+
+
+def test_flags_that_come_first_give_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "hap"):
+        hap.trace(Module(takes_off), (torch.ones(3, 4),))
+    assert caplog.records == []
+
+
+def leaves_by_module(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.memory[self.fc] = hidden = self.fc(x)
+    return hidden.sum()
+
+
+def doubles_at_first(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = self.fc(x).sum()
+    if not self.memory:
+        self.memory["ones"] = torch.ones(4)
+        y = y * 2
+    return y + self.memory["ones"].sum()
+
+
+@pytest.mark.parametrize("body", [leaves_by_module, doubles_at_first])
+def test_containers_of_which_nothing_is_known_give_a_warning(
+    body: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", "hap"):
+        hap.trace(Module(body), (torch.ones(3, 4),))
+    (record,) = caplog.records
+    assert "the forward changes Python state (memory)" in record.message
 
 
 def counts_for_others(self: Any, x: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import operator
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from torch.fx import Node
 from hap.errors import TraceError
 from hap.trace.sources import dotted, source_of
 from hap.trace.state import Change, attribute_change, changed_state, entries_change
+from hap.trace.writes import Writes, memory, tensors
 
 # Their first operand gives shape, element type and device alone.
 _LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
@@ -66,9 +66,11 @@ class Attributes:
         looked_into: lists and dicts of which it reads an entry while some are there from before.
         containers: those that it changes, as capture sees them, by path.
         places: where attributes that it assigns stand, by path: the object and the value, as capture sees them.
+        writes: what the calls of the forward write to.
         settled: those after whose first assignment the next call computes the same, such as flags.
     """
 
+    writes: Writes
     read: set[str] = field(default_factory=set)
     assigned: dict[str, Node | None] = field(default_factory=dict)
     looked_into: set[str] = field(default_factory=set)
@@ -148,8 +150,9 @@ class Attributes:
                 operands = []
             elif called in _CONVERSIONS:
                 operands = operands[:1]
-            # What is written to it in place counts too.
-            writers = [user for user in one.users if user.args[:1] == (one,) and _writes(user)]
+            # What is written to its memory counts too.
+            places = {memory(value) for value in tensors(one.meta.get("example_value"))}
+            writers = [writer for place in places if place for writer in self.writes.of(one).get(place, [])]
             for other in [*operands, *writers]:
                 if other not in seen:
                     seen.add(other)
@@ -166,15 +169,15 @@ class Attributes:
         return (plain or "_buffers" in source.name) and dotted(source.name) not in self.assigned
 
 
-def tensors_read(forward: torch.fx.GraphModule, root: Any) -> list[torch.Tensor]:
+def tensors_read(forward: torch.fx.GraphModule, root: Any) -> dict[Node, torch.Tensor]:
     """The tensors of the user's that a captured graph computes with, as far as capture can say where they are."""
-    found = []
+    found = {}
     for node in forward.graph.nodes:
         source = getattr(node, "_dynamo_source", None)
         if node.op == "placeholder" and source is not None and node.users:
             with contextlib.suppress(Exception):
-                found.append(eval(source.name, _scope(root)))
-    return [value for value in found if isinstance(value, torch.Tensor)]
+                found[node] = eval(source.name, _scope(root))
+    return {node: value for node, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def _scope(root: Any) -> dict[str, Any]:
@@ -200,7 +203,10 @@ def _new_entries(value: Any, source: str) -> Iterator[Node]:
     """The tensors inside that were not there before; ``source`` is that of the whole."""
     if isinstance(value, LazyVariableTracker) and not value.is_realized():
         return
-    value = value.realize()
+    try:
+        value = value.realize()
+    except Exception:  # some can be made only within a capture
+        return
     if isinstance(value, (BaseListVariable, ConstDictVariable)):
         for entry in value.items.values() if isinstance(value, ConstDictVariable) else value.items:
             yield from _new_entries(entry, source)
@@ -216,10 +222,6 @@ def _path(item: Any, name: str) -> str | None:
 
 def _name(node: Node) -> str:
     return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-
-
-def _writes(node: Node) -> bool:
-    return node.target is operator.setitem or (_name(node).endswith("_") and not _name(node).endswith("__"))
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from hap.trace.replacements import replace_targets, replaced, replaced_for_captu
 from hap.trace.root import Root
 from hap.trace.sources import dotted, plain_source
 from hap.trace.state import Captured, check_settled
+from hap.trace.writes import Writes
 
 logger = logging.getLogger("hap")
 _SIDE_EFFECTS = re.compile(r"certain side effects happened in the model\.forward.*: (?P<sources>\[.*\])", re.DOTALL)
@@ -114,16 +115,14 @@ def capture(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> tupl
 
     With it the plain tensors that it reads, as :func:`hap.trace.sources.plain_source` says it.
     """
-    attributes = Attributes()
+    attributes = Attributes(inspector.writes)
     with _settings(attributes):
         first = _captured(root, tensors, inspector, attributes)
         forward = first.forward
         attributes.check()
         check_captured(forward)
         with warnings.catch_warnings(record=True):  # the first capture has given them
-            attributes.settled = check_settled(
-                first, lambda: _captured(root, tensors, copy.copy(inspector), Attributes())
-            )
+            attributes.settled = check_settled(first, lambda: _captured_again(root, tensors, inspector))
         plain = {path: at for node in forward.graph.nodes for path, at in plain_source(node).items()}
         replace_targets(forward)
         with contextlib.ExitStack() as stack:
@@ -132,6 +131,13 @@ def capture(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> tupl
             stack.enter_context(replaced())
             joint = aot_export_joint_with_descriptors(stack, forward, tuple(tensors), decompositions=TABLE)
     return joint.graph_module, {**plain, **inspector.plain}
+
+
+def _captured_again(root: Root, tensors: Sequence[Tensor], inspector: Inspector) -> Captured:
+    """The forward once more, of which the first capture keeps its own notes."""
+    other = copy.copy(inspector)
+    other.writes = Writes()
+    return _captured(root, tensors, other, Attributes(other.writes))
 
 
 def _captured(root: Root, tensors: Sequence[Tensor], inspector: Inspector, attributes: Attributes) -> Captured:

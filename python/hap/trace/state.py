@@ -20,6 +20,7 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import BaseListVariable, TupleVariable
 from torch._dynamo.variables.sets import SetVariable
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from hap.errors import TraceError
@@ -79,7 +80,7 @@ def attribute_change(path: str, item: Any, name: str, value: Any, scope: dict[st
             return None
         made: list[tuple[Tensor, Node]] = []
         return Change(path, holder, name, _get(holder, name), _value(value, scope, made), read, made)
-    except _UnknownError:
+    except Exception:  # outside of a capture, Dynamo's variables fail in many ways
         return None
 
 
@@ -89,7 +90,7 @@ def entries_change(path: str, container: Any, scope: dict[str, Any]) -> Change |
         holder = _original(container, scope)
         made: list[tuple[Tensor, Node]] = []
         return Change(path, holder, "", copy.copy(holder), _entries(container, scope, made), True, made)
-    except _UnknownError:
+    except Exception:  # as above
         return None
 
 
@@ -100,24 +101,38 @@ class Captured:
     Attributes:
         forward: the graph.
         changes: what it leaves.
-        read: the user's tensors that it computes with.
+        read: the user's tensors that it computes with, by the placeholders that stand for them.
         is_constant: whether a node depends on nothing that differs between steps.
     """
 
     forward: GraphModule
     changes: Sequence[Change]
-    read: Sequence[Tensor]
+    read: Mapping[Node, Tensor]
     is_constant: Callable[[Node], bool]
 
     def computes_as(self, other: Captured) -> bool:
-        """Whether the graphs are the same, to the numbers in them."""
-        return _text(self.forward) == _text(other.forward)
+        """Whether the graphs are the same, to the numbers in them and the tensors that they read."""
+        own, others = self._calls(), other._calls()
+        return len(own) == len(others) and all(map(_same, own, others))
+
+    def _calls(self) -> list[tuple[Any, ...]]:
+        """By node what it does, with its operands by number: the names that capture gives to tensors may differ."""
+        found: list[tuple[Any, ...]] = []
+        for part in self.forward.modules():
+            if isinstance(part, GraphModule):
+                nodes = [node for node in part.graph.nodes if node.op != "placeholder" or node.users]
+                number = {node: f"%{index}" for index, node in enumerate(nodes)}
+                for node in nodes:
+                    args = repr(map_arg((node.args, node.kwargs), number.__getitem__))
+                    found.append((node.op, self.read.get(node, node.target), args))
+        return found
 
 
 def check_settled(first: Captured, again: Callable[[], Captured]) -> list[str]:
     """Refuses a forward that computes with a value that it has changed, or a tensor made, in the call before.
 
-    Returns the paths of the flags that the next call finds set, and computes the same.
+    Returns the paths of the flags that the next call finds set, and computes the same; none beside kept tensors, as the
+    next call reads what this one computes.
 
     Args:
         first: the forward as it is.
@@ -139,17 +154,18 @@ def check_settled(first: Captured, again: Callable[[], Captured]) -> list[str]:
     with contextlib.suppress(_UnknownError), _applied(first.changes):
         second = _tried(again)
         for path, tensor, node in kept:
-            if any(one is tensor for one in second.read):
+            if any(one is tensor for one in second.read.values()):
                 raise TraceError(changed_state(path, source_of(node), "in which it keeps a tensor for the next call"))
         counting = {change.path: changed.get(change.path, change) for change in second.changes if change.is_plain}
         # A graph that computes what is kept is not the one that reads it.
-        if not _holds_tensors(first.changes) and not first.computes_as(second):
+        compared = not _holds_tensors(first.changes)
+        if compared and not first.computes_as(second):
             raise TraceError(_message(counting or changed))
         if counting:
             with _applied(second.changes):
                 if not second.computes_as(_tried(again)):
                     raise TraceError(_message(counting))
-        return [path for path in changed if path not in counting]
+        return [path for path in changed if path not in counting] if compared else []
     return []
 
 
@@ -181,8 +197,14 @@ def _holds_tensors(changes: Sequence[Change]) -> bool:
     return any(isinstance(leaf, Tensor) for change in changes for leaf in pytree.tree_leaves(change.after))
 
 
-def _text(forward: GraphModule) -> list[str]:
-    return [str(part.graph) for part in forward.modules() if isinstance(part, GraphModule)]
+def _same(call: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two calls are the same; tensors are told apart by identity."""
+    (op, target, args), (other_op, other_target, other_args) = call, other
+    return op == other_op and args == other_args and (target is other_target or _equal(target, other_target))
+
+
+def _equal(target: Any, other: Any) -> bool:
+    return not isinstance(target, Tensor) and not isinstance(other, Tensor) and bool(target == other)
 
 
 def _signature(value: Any) -> Any:
