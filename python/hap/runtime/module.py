@@ -147,8 +147,10 @@ def parallelize(
     a loss computed from them outside raises at its ``backward``. Compute all of the loss inside the module, or return
     outputs alone, without a scalar beside them. ``full_tensor()`` is the whole output; ``detach()`` it for metrics.
 
-    The module is traced as it is now. Afterwards ``train()``, ``eval()`` and ``requires_grad_()`` are followed; other
-    changes (attributes, submodules, hooks, plain tensors that the forward reads) raise at the next call.
+    The module is traced as it is now. Afterwards ``train()``, ``eval()`` and ``requires_grad_()`` are followed. Other
+    changes raise at the next call: numbers and texts in attributes of modules, submodules, hooks, plain tensors that
+    the forward reads. Not noticed are other values in lists, dicts, globals and the user's own objects, and writes
+    through ``.data`` or NumPy: to change these, parallelize again.
 
     Args:
         module: the module, with its parameters in memory.
