@@ -81,10 +81,12 @@ def _(s: Sketch, target: Any) -> None:
     s.call(target, rows, s.tensor(i, j), right=True, sorter=sorter)
 
 
-@cases("bucketize.Tensor", "S0 R -> S0, S1 R -> S1, R S0 -> P")
+@cases("bucketize.Tensor", "S0 R -> S0, S1 R -> S1")
 def _(s: Sketch, target: Any) -> None:
     i, j, d = s.sizes(3)
-    s.call(target, s.tensor(i, j), s.constant(torch.linspace(-1, 1, d)))
+    boundaries = torch.linspace(-1, 1, d)
+    boundaries[-1] = torch.nan
+    s.call(target, s.tensor(i, j), s.constant(boundaries))
 
 
 # ---- one index of the rank of the tensor

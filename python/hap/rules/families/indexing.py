@@ -342,6 +342,6 @@ RULES: Table = {
     "aten.masked_scatter.default": Rule(_masked_scatter),
     "aten.masked_scatter_backward.default": Rule("~*d!, *m! -> *s!"),
     "aten.searchsorted.Tensor": Rule(_search),
-    # A place is a number of boundaries: those of parts of the boundaries add up.
-    "aten.bucketize.Tensor": Rule("*i, d -> *i"),
+    # The places in parts of the boundaries add up only where all are sorted and none is NaN.
+    "aten.bucketize.Tensor": Rule("*i, d! -> *i"),
 }
