@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
+import hap
+from hap.errors import TraceError
 from hap.rules import annotate
 from tests.trace.comparison import assert_equal_to_eager
 
@@ -135,6 +137,10 @@ def put_row_with_its_place(y: torch.Tensor, mask: torch.Tensor, token: torch.Ten
     y[mask[..., 0]] = token[None]
 
 
+def put_row_with_more_leading_ones(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> None:
+    y[mask[..., 0]] = token.view(1, 1, 1, 4)
+
+
 def put_rows_along_others(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> None:
     y[:, mask[0, :, 0]] = token * torch.arange(2)[:, None, None]
 
@@ -156,6 +162,7 @@ def put_elements(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> No
     [
         put_row,
         put_row_with_its_place,
+        put_row_with_more_leading_ones,
         put_rows_along_others,
         put_in_the_last_dimension,
         put_into_a_view,
@@ -167,3 +174,16 @@ def test_one_value_in_masked_places(put: Callable[[torch.Tensor, torch.Tensor, t
     graph = assert_equal_to_eager((Masked(put), (x,), {}), tolerance=1e-14)
     assert annotate(graph).replicated == ()
     assert not [operator for operator in graph.operators if "index" in str(operator.target)]
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 4), (2, 1), (1,), (2, 3, 4, 1)])
+def test_masks_of_other_shapes_are_refused_as_by_pytorch(shape: tuple[int, ...]) -> None:
+    """A choice of elements would broadcast them."""
+
+    def put(y: torch.Tensor, mask: torch.Tensor, token: torch.Tensor) -> None:
+        y[torch.ones(shape, dtype=torch.bool)] = token[0]
+
+    with pytest.raises(IndexError):
+        Masked(put)(torch.ones(2, 3, 4))
+    with pytest.raises(TraceError, match="mask|indices"):
+        hap.trace(Masked(put), (torch.ones(2, 3, 4),))

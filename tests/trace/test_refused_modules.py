@@ -34,6 +34,27 @@ def test_inputs_that_do_not_fit(args: Any, kwargs: dict[str, Any], message: str)
         hap.trace(Module(linear), args, kwargs)
 
 
+class Adaptive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss = nn.AdaptiveLogSoftmaxWithLoss(4, 10, [3, 6], div_value=2.0)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.loss(x, target).loss
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("shape", "target_shape"), [((3, 4), (2,)), ((3, 4), (3, 1)), ((4,), (1,)), ((1, 4), ()), ((3, 3, 4), (3,))]
+)
+def test_targets_that_do_not_fit(shape: tuple[int, ...], target_shape: tuple[int, ...]) -> None:
+    x, target = torch.ones(shape), torch.zeros(target_shape, dtype=torch.int64)
+    with pytest.raises(RuntimeError):
+        Adaptive()(x, target)
+    with pytest.raises(TraceError, match=r"the forward raises RuntimeError.*AdaptiveLogSoftmaxWithLoss: expected"):
+        hap.trace(Adaptive(), (x, target))
+
+
 @dataclasses.dataclass
 class Batch:
     x: Any

@@ -76,10 +76,13 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if isinstance(mask, Tensor) and whole == [...]:
         before, whole = x.dim() - mask.dim(), []
     rest = x.dim() - before - mask.dim() if isinstance(mask, Tensor) else 0
+    while isinstance(value, Tensor) and value.dim() > before + 1 + rest and value.shape[0] == 1:
+        value = value.squeeze(0)  # as PyTorch: more leading ones than `x[index]` has dimensions
     if (
         not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() and mask.device == x.device)
         or not (isinstance(value, Tensor) and value.device == x.device and value.dtype == x.dtype)
         or not all(isinstance(one, slice) and one == slice(None) for one in whole)
+        or mask.shape != x.shape[before : before + mask.dim()]
         or (value.dim() > rest and value.shape[value.dim() - rest - 1] != 1)  # one for each place
     ):
         x[index] = value

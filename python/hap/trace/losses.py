@@ -48,7 +48,15 @@ def adaptive_log_softmax(self: nn.AdaptiveLogSoftmaxWithLoss, input: Tensor, tar
     """As the forward of ``nn.AdaptiveLogSoftmaxWithLoss``, which selects the rows of each cluster.
 
     Here each cluster takes all rows: no shape depends on the targets.
+
+    Raises:
+        RuntimeError: the shapes are not ``(rows, features)`` and ``(rows,)``, or ``(features,)`` and ``()``.
     """
+    if target.dim() > 1 or input.dim() != target.dim() + 1 or input.shape[:-1] != target.shape:
+        raise RuntimeError(
+            "AdaptiveLogSoftmaxWithLoss: expected an input of shape (rows, features) and a target of shape (rows,), or "
+            f"(features,) and (); got {list(input.shape)} and {list(target.shape)}"
+        )
     rows = input if target.dim() else input.unsqueeze(0)
     head = self.head(rows).log_softmax(1)
     scores = [head[:, : self.shortlist_size]]
