@@ -151,6 +151,34 @@ def test_a_wrong_collective_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.error > 1e-4
 
 
+class Loud(nn.Module):
+    """Its gradients are far larger than its output and its buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.layer(x)
+        self.mean += 1e-3 * y.detach().mean(0)
+        return y.square().sum() * 1e9, y.detach()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("output", "1"), ("buffer", "mean"), ("loss", "0")])
+def test_large_gradients_hide_no_wrong_values(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(*arguments: Any) -> list[Emulated]:
+        return [
+            Emulated(one.kind, one.name, tuple(copy * 2 if one.kind == kind else copy for copy in one.copies))
+            for one in emulate(*arguments)
+        ]
+
+    monkeypatch.setattr(sys.modules["hap.runtime.check"], "emulate", doubled)
+    result = hap.check(Loud(), devices=jobs.cluster(2), example_inputs=(torch.randn(3, 4),))
+    assert result.errors[name] == pytest.approx(1.0)
+    assert sorted(result.errors.values())[-2] < 1e-10
+
+
 def test_wrong_arguments() -> None:
     module, args, _ = models.mlp()
     with pytest.raises(HapError, match=r'no axis "bach"; it has: .*batch'):

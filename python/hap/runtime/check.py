@@ -33,6 +33,7 @@ logger = logging.getLogger("hap")
 
 # Bytes; more than any device has, and few enough for the linear program's arithmetic.
 AMPLE_MEMORY = 1e15
+GRADIENTS = ("gradient", "input_gradient")
 
 
 class Asked(TypedDict):
@@ -51,8 +52,8 @@ class CheckResult:
     Attributes:
         error: the largest of :attr:`errors`.
         errors: by name of the loss, output, buffer, or of the parameter or input that a gradient belongs to, over all
-            programs: the norm of the difference over the tensor's own norm, or over a thousandth of the norm of all
-            gradients together where that is larger (some gradients are zero in exact arithmetic). NaN and infinities
+            programs: the norm of the difference over the tensor's own norm; for a gradient, over a thousandth of the
+            norm of all gradients together where that is larger (some are zero in exact arithmetic). NaN and infinities
             count as no difference where one device has the same in the same places, and as infinite elsewhere; so do
             other shapes and element types. Integers and truth values that differ count as 1 at least.
         sharded_flops: share of the FLOPs in instructions that the devices share, on average over the programs.
@@ -165,7 +166,8 @@ def check(
         for output in emulate(axes, program, units, ranks, values):
             name = _label(output, graph)
             expected = reference[output.kind, output.name]
-            found = [difference(copied, expected, floor) for copied in output.copies]
+            least = floor if output.kind in GRADIENTS else 0.0
+            found = [difference(copied, expected, least) for copied in output.copies]
             errors[name] = max(errors.get(name, 0.0), *found)
         shares.append(sharded_flops(axes, program))
     return CheckResult(
@@ -276,7 +278,7 @@ def _check_finite(reference: Outputs) -> None:
         count = finite(value)
         if count == 0:
             blank.append(f'{kind} "{name}"' if name else kind)
-        if kind in ("gradient", "input_gradient"):
+        if kind in GRADIENTS:
             gradients += value.numel()
             compared += count
     if gradients and not compared:
