@@ -185,5 +185,5 @@ def test_masks_of_other_shapes_are_refused_as_by_pytorch(shape: tuple[int, ...])
 
     with pytest.raises(IndexError):
         Masked(put)(torch.ones(2, 3, 4))
-    with pytest.raises(TraceError, match="mask|indices"):
+    with pytest.raises(TraceError, match=r"mask|indices"):
         hap.trace(Masked(put), (torch.ones(2, 3, 4),))
