@@ -117,6 +117,8 @@ class Output:
 class Inspection:
     """A value that the forward makes of its inputs in Python, such as ``mask.all()`` behind an ``if``.
 
+    The strides of inputs are one too, where an operator reads memory by its places.
+
     Attributes:
         source: the user's source line.
         value: what it was; a number, a truth value, or lists of them.

@@ -14,12 +14,12 @@ from torch.fx import GraphModule, Node
 
 from hap.errors import TraceError
 from hap.graph import Graph, Input, InputKind, Operator, Output, Ref, Tensor
+from hap.trace.memory import check_memory
 from hap.trace.outputs import parse
 from hap.trace.sources import module_of, source_of
 
-aten = torch.ops.aten
-
 _ROOT = "module."
+_GIVEN = (descriptors.ParamAOTInput, descriptors.BufferAOTInput, descriptors.PlainAOTInput)
 _IGNORED_KEYWORDS = {"pin_memory": False, "layout": torch.strided}
 
 
@@ -52,6 +52,7 @@ class _Builder:
         self.rng = rng
         self.graph = Graph()
         self.values: dict[Node, int | tuple[int | None, ...]] = {}
+        self.given: dict[Node, torch.Tensor] = {}
         self.tensor_names: set[str] = set()
         self.operator_names: dict[str, int] = {}
         output = next(node for node in joint.graph.nodes if node.op == "output")
@@ -91,9 +92,16 @@ class _Builder:
         for name, tensor in zip(self.signature.inputs, self.signature.examples, strict=True):
             by_name["input", name] = self.add_input("input", name, name, tensor)
         self.by_name = by_name
+        tensors: dict[tuple[str, str], torch.Tensor] = {
+            **{("parameter", name): tensor for name, tensor in self.signature.parameters},
+            **{("buffer", name): tensor for name, tensor in self.signature.buffers},
+            **{("input", name): x for name, x in zip(self.signature.inputs, self.signature.examples, strict=True)},
+        }
         for node in self.joint.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = self.placeholder(node)
+                if isinstance(node.meta.get("desc"), _GIVEN):
+                    self.given[node] = tensors[self.key(node.meta["desc"])]
             elif node.op == "get_attr":
                 self.values[node] = self.constant(node)
 
@@ -162,7 +170,7 @@ class _Builder:
                 continue
             if not isinstance(node.target, torch._ops.OpOverload):
                 raise TraceError(f"{source_of(node)}: hap cannot train a module that calls {node.target}")
-            _check_memory(node)
+            check_memory(node, self.given)
             base = node.target._schema.name.split("::")[1].strip("_")
             number = self.operator_names.get(base, 0)
             self.operator_names[base] = number + 1
@@ -271,26 +279,6 @@ class _Builder:
             kind = "loss" if position in self.losses else "output"
             assert plain[position] is not None, path
             self.graph.outputs.append(Output(kind, path, plain[position]))  # type: ignore[arg-type]
-
-
-def _check_memory(node: Node) -> None:
-    """Refuses what depends on how one device keeps a tensor in memory: ranks may keep it otherwise."""
-    where = source_of(node) or "the module"
-    if node.target is aten.view.dtype:
-        raise TraceError(
-            f"{where}: reads the bytes of a tensor as another element type, which has no gradient and cannot be shared "
-            "out: convert the values (`.to(dtype)`), or do it outside of the module and pass the result as an input"
-        )
-    if node.target in (aten.as_strided.default, aten.as_strided_scatter.default):
-        names = [argument.name for argument in node.target._schema.arguments]
-        given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        value = given["self"].meta["val"]
-        if not value.is_contiguous() or (given.get("storage_offset") is not None and value.storage_offset() != 0):
-            raise TraceError(
-                f"{where}: as_strided reads the memory of a tensor that is a view of another, by its place there: use "
-                "unfold, slices or transpose, or give it a copy that lies in memory as its shape says (`.clone("
-                "memory_format=torch.contiguous_format)`)"
-            )
 
 
 def build(joint: GraphModule, signature: Signature, rng: Node | None) -> Graph:

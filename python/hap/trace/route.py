@@ -18,6 +18,7 @@ from hap.trace.compat import compatible
 from hap.trace.fakes import tracing_device, twinned
 from hap.trace.inputs import check_examples, flatten_inputs
 from hap.trace.inspections import Inspector
+from hap.trace.memory import layouts
 from hap.trace.refusals import check_call, check_module, translated
 from hap.trace.root import TENSOR, Root
 
@@ -57,6 +58,6 @@ def trace_module(
             raise translated(error, dict(zip(names, flat, strict=True))) from None
     rng = clean(joint.graph)
     graph = build(joint, signature, rng)
-    graph.inspections = inspector.found
+    graph.inspections = [*inspector.found, *layouts(graph, dict(zip(tensor_names, tensors, strict=True)))]
     graph.plain = plain
     return graph
