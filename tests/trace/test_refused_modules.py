@@ -163,3 +163,56 @@ def hooked_before_the_backward() -> nn.Module:
 def test_modules_that_are_refused(make: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(TraceError, match=message):
         hap.trace(make(), (torch.ones(3, 4),))
+
+
+class Views(nn.Module):
+    """Registers what ``views`` makes of a matrix, under these names, and changes the buffers among it."""
+
+    def __init__(self, views: Callable[[torch.Tensor], dict[str, torch.Tensor]]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        for name, value in views(torch.ones(4, 4)).items():
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+            else:
+                self.register_buffer(name, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for buffer in self.buffers():
+            buffer.add_(1)
+        return self.fc(x).sum() * sum(one.sum() for one in (*self.buffers(), *self.parameters()))
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda w: {"a": w, "b": w[:2]},
+        lambda w: {"a": w, "b": w.T},
+        lambda w: {"a": w, "b": w.detach()},
+        lambda w: {"a": w[0], "b": w[:, 0]},
+        lambda w: {"a": w, "b": w.view(torch.int32).view(torch.int16)},
+        lambda w: {"a": nn.Parameter(w), "b": nn.Parameter(w[2])},
+        lambda w: {"a": nn.Parameter(w, requires_grad=False), "b": nn.Parameter(w)},
+        lambda w: {"a": nn.Parameter(w, requires_grad=False), "b": w[1:]},
+        lambda w: dict(zip("ab", w.to("meta").unfold(0, 3, 1), strict=True)),
+    ],
+)
+def test_views_of_the_same_memory(views: Callable[[torch.Tensor], dict[str, torch.Tensor]]) -> None:
+    with pytest.raises(TraceError, match=r'^"a" and "b" are views of the same memory, .*under both names'):
+        hap.trace(Views(views), (torch.ones(3, 4),))
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda w: {"a": w, "b": w},
+        lambda w: {"a": w[:2], "b": w[2:]},
+        lambda w: {"a": w[:, :2], "b": w[:, 2:]},
+        lambda w: {"a": w[:0], "b": w},
+        lambda w: {"a": nn.Parameter(w[0]), "b": nn.Parameter(w[1:])},
+        lambda w: {"a": nn.Parameter(w, requires_grad=False), "b": nn.Parameter(w[1:], requires_grad=False)},
+        lambda w: {"a": w.to("meta"), "b": w[1:].to("meta")},
+    ],
+)
+def test_parts_of_one_memory_are_traced(views: Callable[[torch.Tensor], dict[str, torch.Tensor]]) -> None:
+    hap.trace(Views(views), (torch.ones(3, 4),))

@@ -14,6 +14,7 @@ from torch._dynamo import exc
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from hap.errors import TraceError
+from hap.trace.overlaps import check_apart
 from hap.trace.sources import plain_source, source_of, source_of_stack
 from hap.trace.state import changed_state
 
@@ -79,7 +80,8 @@ def check_module(module: nn.Module) -> None:
     """Refuses what a trace would lose in silence.
 
     Raises:
-        TraceError: hooks on gradients, buffers that require grad, sparse gradients, scripted parts.
+        TraceError: hooks on gradients, buffers that require grad, views of the same memory, sparse gradients, scripted
+            parts.
     """
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
@@ -93,6 +95,7 @@ def check_module(module: nn.Module) -> None:
                 f'buffer "{name}" requires grad, but hap keeps gradients of parameters and inputs only: make it a '
                 "parameter (torch.nn.Parameter) that is registered once, or `.detach()` it"
             )
+    check_apart(module)
     for path, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
             raise TraceError(
