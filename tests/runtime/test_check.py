@@ -179,6 +179,23 @@ def test_large_gradients_hide_no_wrong_values(kind: str, name: str, monkeypatch:
     assert sorted(result.errors.values())[-2] < 1e-10
 
 
+class Balanced(nn.Module):
+    """A loss that is zero in exact arithmetic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.layer(x)).sum()
+
+
+def test_rounding_of_a_loss_of_zero_is_no_error() -> None:
+    options: dict[str, Any] = {"devices": jobs.cluster(3), "example_inputs": (torch.randn(7, 4),), "splits": "random"}
+    assert hap.check(Balanced(), **options, count=3).error < 1e-10
+
+
 def test_wrong_arguments() -> None:
     module, args, _ = models.mlp()
     with pytest.raises(HapError, match=r'no axis "bach"; it has: .*batch'):

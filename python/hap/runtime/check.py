@@ -52,8 +52,8 @@ class CheckResult:
     Attributes:
         error: the largest of :attr:`errors`.
         errors: by name of the loss, output, buffer, or of the parameter or input that a gradient belongs to, over all
-            programs: the norm of the difference over the tensor's own norm; for a gradient, over a thousandth of the
-            norm of all gradients together where that is larger (some are zero in exact arithmetic). NaN and infinities
+            programs: the norm of the difference over the tensor's own norm; of gradients and losses over a thousandth of
+            the norm of all gradients where that is larger (some are zero in exact arithmetic). NaN and infinities
             count as no difference where one device has the same in the same places, and as infinite elsewhere; so do
             other shapes and element types. Integers and truth values that differ count as 1 at least.
         sharded_flops: share of the FLOPs in instructions that the devices share, on average over the programs.
@@ -166,7 +166,8 @@ def check(
         for output in emulate(axes, program, units, ranks, values):
             name = _label(output, graph)
             expected = reference[output.kind, output.name]
-            least = floor if output.kind in GRADIENTS else 0.0
+            # A loss scales as its gradients do; other outputs and buffers need not.
+            least = floor if output.kind in ("loss", *GRADIENTS) else 0.0
             found = [difference(copied, expected, least) for copied in output.copies]
             errors[name] = max(errors.get(name, 0.0), *found)
         shares.append(sharded_flops(axes, program))
