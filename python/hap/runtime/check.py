@@ -52,8 +52,8 @@ class CheckResult:
     Attributes:
         error: the largest of :attr:`errors`.
         errors: by name of the loss, output, buffer, or of the parameter or input that a gradient belongs to, over all
-            programs: the norm of the difference over the tensor's own norm; of gradients and losses over a thousandth of
-            the norm of all gradients where that is larger (some are zero in exact arithmetic). NaN and infinities
+            programs: the norm of the difference over the tensor's own norm; of gradients and losses over a thousandth
+            of the norm of all gradients where that is larger (some are zero in exact arithmetic). NaN and infinities
             count as no difference where one device has the same in the same places, and as infinite elsewhere; so do
             other shapes and element types. Integers and truth values that differ count as 1 at least.
         sharded_flops: share of the FLOPs in instructions that the devices share, on average over the programs.
