@@ -105,9 +105,9 @@ class Changes:
             plain: see :class:`hap.graph.Graph`.
             traced: the module that was traced, whose tensors are still those of when the module was taken.
         """
-        from hap.trace.root import scope
+        from hap.trace.root import scope, stand_in
 
-        there, here = scope(traced), scope(self._module)
+        there, here = scope(stand_in(traced)), scope(stand_in(self._module))
         for path, expression in plain.items():
             if path not in self._tensors:
                 at = compile(expression, path, "eval")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,7 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch.fx import Node
 
 from hap.errors import TraceError
+from hap.trace.root import scope
 from hap.trace.sources import dotted, source_of
 from hap.trace.state import Change, attribute_change, changed_state, entries_change
 from hap.trace.writes import Writes, memory, tensors
@@ -106,13 +106,13 @@ class Attributes:
 
     def changes(self, root: Any) -> list[Change]:
         """What a capture of ``root`` leaves behind."""
-        scope = _scope(root)
+        names = scope(root)
         found = []
         for path, (item, name, value) in self.places.items():
             # Only of objects it is known what is read of them.
             read = path in self.read or not isinstance(item, UserDefinedObjectVariable)
-            found.append(attribute_change(path, item, name, value, scope, read))
-        found += [entries_change(path, container, scope) for path, container in self.containers.items()]
+            found.append(attribute_change(path, item, name, value, names, read))
+        found += [entries_change(path, container, names) for path, container in self.containers.items()]
         return [change for change in found if change is not None]
 
     def under(self, source: str) -> list[str]:
@@ -176,13 +176,8 @@ def tensors_read(forward: torch.fx.GraphModule, root: Any) -> dict[Node, torch.T
         source = getattr(node, "_dynamo_source", None)
         if node.op == "placeholder" and source is not None and node.users:
             with contextlib.suppress(Exception):
-                found[node] = eval(source.name, _scope(root))
+                found[node] = eval(source.name, scope(root))
     return {node: value for node, value in found.items() if isinstance(value, torch.Tensor)}
-
-
-def _scope(root: Any) -> dict[str, Any]:
-    """The names in Dynamo's expressions for what a capture of ``root`` reads."""
-    return {"L": {"self": root}, "G": vars(sys.modules[type(root).__module__])}
 
 
 def _container_path(container: Any) -> str | None:

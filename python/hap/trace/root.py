@@ -120,6 +120,11 @@ class Root(nn.Module):
         return outputs, f"({[path for path, _ in found]!r}, {kept!r}, {structure})"
 
 
-def scope(module: nn.Module) -> dict[str, Any]:
-    """The names in Dynamo's expressions for what a capture of ``module`` reads."""
-    return {"L": {"self": types.SimpleNamespace(module=module, _modules={"module": module})}, "G": globals()}
+def scope(root: object) -> dict[str, Any]:
+    """The names in Dynamo's expressions for what a capture of ``root`` reads, a :class:`Root` or :func:`stand_in`."""
+    return {"L": {"self": root}, "G": globals()}
+
+
+def stand_in(module: nn.Module) -> object:
+    """What Dynamo's expressions read of the :class:`Root` of a module, without one."""
+    return types.SimpleNamespace(module=module, _modules={"module": module})
