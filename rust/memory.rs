@@ -10,7 +10,8 @@
 //!   live all the time, in the placement of their input instruction; other values live from the instruction that
 //!   makes them through their last reader; what an output is read from lives to the end. A converted copy is a
 //!   value of its own. Results of layout operators alias their first operand: no memory of their own, but it lives
-//!   as long as they do;
+//!   as long as they do. What is freed and made again is two values, each with its own life: a free ends none by
+//!   itself, since memory is given back at the last reader of a value and of its views;
 //! * *buffers*: the largest communication buffer of any collective, as if it were kept for the whole step:
 //!   padded gathers and scatters hold the largest share once per device and once more; grouped ones hold the tensor
 //!   once; an exchange holds what is sent and what is received; an all-reduce works in its result. Inside a composite
@@ -194,6 +195,7 @@ fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
                 storages.hold(*read, position);
                 storages.store(*write, Part::Activation, position, position);
             }
+            Step::Free { .. } => {}
             Step::Output { output, read } => {
                 let storage = storages.hold(*read, end);
                 if graph.outputs[*output].kind == OutputKind::Gradient && storage.part == Part::Activation {

@@ -1,6 +1,10 @@
 //! A distributed program: an ordered list of instructions that every device takes.
 //!
 //! Instructions name tensors and operators, so that a program can be read, stored and printed without its graph.
+//!
+//! A *value* is a tensor in a placement from the instruction that makes it to the one that frees it, if any. What was
+//! freed may be made again, as a value of its own: an activation that the backward recomputes, a parameter that it
+//! gathers again.
 
 use std::collections::BTreeMap;
 
@@ -162,6 +166,17 @@ pub enum Instruction {
         /// How the collective is carried out; none where nothing moves.
         implementation: Option<Implementation>,
     },
+    /// A tensor is no longer there in a placement. An operator that is applied again, by any of its choices, or a
+    /// conversion may make it anew.
+    ///
+    /// Only this one value goes: other placements of the tensor and views of the value stay until they are freed too
+    /// (a view holds the memory of what it views). Inputs of the graph, as stored, are the caller's and never freed.
+    Free {
+        /// Name of the tensor.
+        tensor: String,
+        /// The placement that goes.
+        placement: Placements,
+    },
     /// An output of the graph: what it is read from.
     Output {
         /// The user's name for the output.
@@ -220,6 +235,7 @@ impl std::fmt::Display for Instruction {
                 }
                 f.write_str(")")
             }
+            Self::Free { tensor, placement } => write!(f, "free({})", value(tensor, placement)),
             Self::Output {
                 name,
                 tensor,
@@ -243,7 +259,8 @@ pub type Splits = BTreeMap<String, Vec<u64>>;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// The instructions, in order. An operator may be applied more than once, in different placements.
+    /// The instructions, in order. An operator may be applied more than once: in different placements, or after its
+    /// results were freed.
     pub instructions: Vec<Instruction>,
 }
 
@@ -276,6 +293,15 @@ mod tests {
         assert_eq!(
             compute.to_string(),
             "%y:S0 = aten.mm.default(%x:S0, %w:R)  # mm_1, axis=batch"
+        );
+        let free = Instruction::Free {
+            tensor: "h".into(),
+            placement: vec![Placement::Shard(0)],
+        };
+        assert_eq!(free.to_string(), "free(%h:S0)");
+        assert_eq!(
+            serde_json::to_string(&free).expect("JSON"),
+            r#"{"kind":"free","tensor":"h","placement":["S0"]}"#
         );
     }
 

@@ -156,7 +156,7 @@ impl<'a> Run<'a> {
 
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Input { .. } | Step::Output { .. } => {}
+            Step::Input { .. } | Step::Free { .. } | Step::Output { .. } => {}
             Step::Compute {
                 operator,
                 choice,

@@ -95,7 +95,7 @@ pub fn stages(
                 let name = format!("{conversion} {}", graph.tensors[from.tensor].name);
                 stages.push(waiting(graph, &costs, shares, &transfer, name));
             }
-            _ => {}
+            Step::Input { .. } | Step::Convert { .. } | Step::Free { .. } | Step::Output { .. } => {}
         }
     }
     stages.extend(computation.finish(graph, shares));

@@ -2,9 +2,11 @@
 //!
 //! A *property* (tensor, placement) says that the devices together hold the tensor in that placement. The validator
 //! keeps the set of properties that are there, checks that each instruction finds what it needs and is one that the
-//! graph offers, and that the goal is reached in the end: every output in a placement that is allowed for it.
+//! graph offers, and that the goal is reached in the end: every output in a placement that is allowed for it. A
+//! property that is freed and made again is another value each time.
 
 mod steps;
+mod values;
 
 use rustc_hash::FxHashMap;
 
@@ -55,6 +57,7 @@ pub fn validate_with(graph: &Graph, names: &Names, program: &Program) -> Result<
         graph,
         names,
         there: vec![Vec::new(); graph.tensors.len()],
+        stored: vec![None; graph.tensors.len()],
         reached: vec![false; graph.outputs.len()],
         inputs: graph
             .inputs
@@ -86,6 +89,8 @@ struct Validator<'a> {
     names: &'a Names,
     /// By tensor: the values that are there.
     there: Vec<Vec<usize>>,
+    /// By tensor: the value that its input instruction made.
+    stored: Vec<Option<usize>>,
     /// By output: whether an instruction reads it.
     reached: Vec<bool>,
     /// By tensor: the input that it is.
@@ -119,6 +124,7 @@ impl Validator<'_> {
                 axis,
                 implementation,
             } => self.convert(*conversion, tensor, from, to, axis.as_deref(), *implementation),
+            Instruction::Free { tensor, placement } => self.free(tensor, placement),
             Instruction::Output {
                 name,
                 tensor,
@@ -133,7 +139,7 @@ impl Validator<'_> {
             .inputs
             .get(&tensor)
             .ok_or_else(|| format!("\"{name}\" is not an input of the graph"))?;
-        if !self.there[tensor].is_empty() {
+        if self.stored[tensor].is_some() {
             return Err(format!(
                 "\"{name}\" is already there: an input is stored in one placement"
             ));
@@ -147,10 +153,9 @@ impl Validator<'_> {
             [Placement::Shard(_)] => return Err(format!("an input of kind {kind:?} is whole on every device")),
             _ => return Err("an input cannot be partial".into()),
         }
-        Ok(Step::Input {
-            input,
-            write: self.gain(tensor, placements),
-        })
+        let write = self.gain(tensor, placements);
+        self.stored[tensor] = Some(write);
+        Ok(Step::Input { input, write })
     }
 
     fn compute(
@@ -287,11 +292,7 @@ impl Validator<'_> {
             OutputKind::Output => Ok(()),
             OutputKind::Gradient | OutputKind::Buffer => {
                 let of = output.of.expect("a validated graph");
-                // The first value of a parameter or buffer is its input instruction's.
-                match self.there[of]
-                    .first()
-                    .map(|value| &self.valid.values[*value].placements)
-                {
+                match self.stored[of].map(|value| &self.valid.values[value].placements) {
                     Some(stored) if stored == placements => Ok(()),
                     Some(stored) => Err(format!(
                         "a {:?} must end as it is stored, as {}",
@@ -311,7 +312,7 @@ impl Validator<'_> {
     fn finish(&self) -> Result<(), String> {
         for input in &self.graph.inputs {
             let stored = matches!(input.kind, InputKind::Parameter | InputKind::Buffer);
-            if stored && self.there[input.tensor].is_empty() {
+            if stored && self.stored[input.tensor].is_none() {
                 let (kind, name) = (input.kind, &self.graph.tensors[input.tensor].name);
                 return Err(format!("{kind:?} \"{name}\" has no input instruction"));
             }
@@ -350,43 +351,6 @@ impl Validator<'_> {
             .get(name)
             .copied()
             .ok_or_else(|| format!("there is no axis \"{name}\""))
-    }
-
-    fn find(&self, tensor: usize, placements: &Placements) -> Option<usize> {
-        self.there[tensor]
-            .iter()
-            .copied()
-            .find(|value| self.valid.values[*value].placements == *placements)
-    }
-
-    fn needed(&self, tensor: usize, placements: &Placements) -> Result<usize, String> {
-        self.find(tensor, placements).ok_or_else(|| {
-            let there = self.there[tensor]
-                .iter()
-                .map(|value| self.show(tensor, &self.valid.values[*value].placements));
-            let there = there.collect::<Vec<_>>().join(", ");
-            let there = if there.is_empty() {
-                "nothing of it".into()
-            } else {
-                there
-            };
-            format!("{} is needed, but {there} is there", self.show(tensor, placements))
-        })
-    }
-
-    fn gain(&mut self, tensor: usize, placements: &Placements) -> usize {
-        self.find(tensor, placements).unwrap_or_else(|| {
-            self.valid.values.push(Value {
-                tensor,
-                placements: placements.clone(),
-            });
-            self.there[tensor].push(self.valid.values.len() - 1);
-            self.valid.values.len() - 1
-        })
-    }
-
-    fn show(&self, tensor: usize, placements: &Placements) -> String {
-        crate::program::value(&self.graph.tensors[tensor].name, placements)
     }
 }
 

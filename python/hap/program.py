@@ -51,6 +51,16 @@ class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     implementation: Implementation | None
 
 
+class Free(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="free"):
+    """A tensor is no longer there in a placement; computed or converted once more, it is another value.
+
+    Views of what is freed stay, until they are freed too. Inputs of the graph, as stored, are never freed.
+    """
+
+    tensor: str
+    placement: Placements
+
+
 class OutputInstruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="output"):
     """An output of the graph: the tensor and placement that it is read from."""
 
@@ -59,7 +69,7 @@ class OutputInstruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     placement: Placements
 
 
-Instruction: TypeAlias = InputInstruction | Compute | Convert | OutputInstruction
+Instruction: TypeAlias = InputInstruction | Compute | Convert | Free | OutputInstruction
 
 
 class Replicated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,6 +87,7 @@ class Replicated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An ordered list of instructions. An operator may be applied more than once, in different placements."""
+    """An ordered list of instructions. An operator may be applied more than once: in different placements, or after
+    its results were freed."""
 
     instructions: tuple[Instruction, ...]

@@ -297,6 +297,7 @@ pub fn walk(graph: &Graph, costs: &impl Costs, program: &Program) -> f64 {
                 total += step.cost;
                 there.push((index, to.clone()));
             }
+            Instruction::Free { .. } => panic!("nothing is freed: {instruction:?}"),
             Instruction::Output {
                 name,
                 tensor,

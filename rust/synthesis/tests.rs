@@ -239,7 +239,9 @@ proptest! {
                     prop_assert!(*tensor != pinned.name || pin == 0 || *placement == [kept]);
                     (vec![(tensor, placement)], None)
                 }
-                Instruction::Output { tensor, placement, .. } => (vec![(tensor, placement)], None),
+                Instruction::Output { tensor, placement, .. } | Instruction::Free { tensor, placement } => {
+                    (vec![(tensor, placement)], None)
+                }
                 Instruction::Convert { tensor, from, to, axis, .. } => (vec![(tensor, from), (tensor, to)], axis.clone()),
                 Instruction::Compute { inputs, outputs, axis, .. } => {
                     (inputs.iter().chain(outputs).map(|(name, placement)| (name, placement)).collect(), axis.clone())

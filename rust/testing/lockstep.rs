@@ -113,6 +113,11 @@ pub fn run(graph: &Graph, shares: &Shares, program: &Program, seed: u64) -> Resu
                 };
                 memory.insert((name.clone(), to.clone()), converted);
             }
+            Instruction::Free { tensor, placement } => {
+                memory
+                    .remove(&(tensor.clone(), placement.clone()))
+                    .ok_or("nothing there")?;
+            }
             Instruction::Output {
                 name,
                 tensor,

@@ -6,7 +6,7 @@ use crate::placement::Placements;
 use crate::program::{Conversion, Implementation, Instruction, Program};
 
 /// A program from lines such as
-/// `input x S0`, `compute h S0 R -> S0`, `convert h S0 R padded`, `convert h R S1`, `output loss loss R`
+/// `input x S0`, `compute h S0 R -> S0`, `convert h S0 R padded`, `convert h R S1`, `free h S0`, `output loss loss R`
 /// (a convert names its implementation where something moves; an output its name and its tensor).
 ///
 /// Names must exist; whether the program is valid is left to the validator.
@@ -71,6 +71,10 @@ fn instruction(graph: &Graph, line: &str) -> Instruction {
                 }),
             }
         }
+        ["free", tensor, placement] => Instruction::Free {
+            tensor: (*tensor).into(),
+            placement: placements(placement),
+        },
         ["output", name, tensor, placement] => Instruction::Output {
             name: (*name).into(),
             tensor: (*tensor).into(),

@@ -3,7 +3,7 @@
 use crate::placement::Placements;
 use crate::program::{Conversion, Implementation};
 
-/// A tensor in a placement that a program makes.
+/// A tensor in a placement that a program makes. What is made again after it was freed is another value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     /// Index into [`crate::graph::Graph::tensors`].
@@ -43,6 +43,11 @@ pub enum Step {
         read: usize,
         /// The placement that is gained.
         write: usize,
+    },
+    /// A value is no longer there.
+    Free {
+        /// The value.
+        read: usize,
     },
     /// An output is read.
     Output {

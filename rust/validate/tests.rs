@@ -44,7 +44,9 @@ fn mutate(program: &mut Program, random: &mut Random) {
             ];
             let other = vec![placements[random.below(4)]];
             match &mut instructions[index] {
-                Instruction::Input { placement, .. } | Instruction::Output { placement, .. } => *placement = other,
+                Instruction::Input { placement, .. }
+                | Instruction::Free { placement, .. }
+                | Instruction::Output { placement, .. } => *placement = other,
                 Instruction::Compute { inputs, outputs, .. } => {
                     let position = random.below(inputs.len() + 1);
                     match inputs.get_mut(position) {
@@ -272,4 +274,66 @@ fn composites_of_equal_placements_are_told_apart_by_name() {
         message.contains("composite third") && message.contains("offers no such choice"),
         "{message}"
     );
+}
+
+#[test]
+fn what_is_freed_is_gone_until_it_is_made_again_as_another_value() {
+    let graph = product();
+    let with = |extra: &[(usize, &'static str)]| {
+        let mut lines = RIGHT.to_vec();
+        extra.iter().for_each(|(index, line)| lines.insert(*index, line));
+        validate(&graph, &program(&graph, &lines)).map_err(|error| error.to_string())
+    };
+    // The gathered parameter goes once `y` is made, and `y` too; both are made again.
+    let again = [
+        (5, "free w R"),
+        (6, "free y S0"),
+        (8, "convert w S1 R exchange"),
+        (9, "compute y S0 R -> S0"),
+    ];
+    let valid = with(&again).expect("valid");
+    let y = |step: &Step| match step {
+        Step::Compute { writes, .. } => writes[0],
+        Step::Free { read } | Step::Output { read, .. } => *read,
+        _ => unreachable!("neither makes nor reads y"),
+    };
+    let (first, second) = (y(&valid.steps[4]), y(&valid.steps[9]));
+    assert_eq!(valid.values[first], valid.values[second]);
+    assert_ne!(first, second);
+    assert_eq!((y(&valid.steps[6]), y(&valid.steps[12])), (first, second));
+
+    let refused = [
+        (
+            vec![(5, "free y S0"), (6, "free y S0")],
+            "instruction 6 (free(%y:S0)): %y:S0 is needed, but it was freed",
+        ),
+        (vec![(4, "free y S0")], "%y:S0 is needed, but nothing of it is there"),
+        (vec![(5, "free y R")], "%y:R is needed, but %y:S0 is there"),
+        (
+            vec![(4, "free w R")],
+            "%w:R is needed, but it was freed and %w:S1 is there",
+        ),
+        (
+            vec![(8, "free y S0")],
+            "%y:S0 is needed, but it was freed and nothing of it is there",
+        ),
+        (vec![(7, "free x S0")], "%x:S0 is how the Input is stored"),
+        (vec![(7, "free w S1")], "%w:S1 is how the Parameter is stored"),
+        (vec![(7, "free t R")], "%t:R is how the Tangent is stored"),
+        (vec![(5, "free w R"), (6, "input w R")], "already there"),
+        (
+            vec![
+                (5, "free w R"),
+                (6, "convert w S1 R padded"),
+                (7, "convert w S1 R padded"),
+            ],
+            "gains nothing",
+        ),
+    ];
+    for (extra, what) in refused {
+        let message = with(&extra).expect_err("not valid");
+        assert!(message.contains(what), "{message}");
+    }
+    assert!(with(&[(5, "free w R"), (7, "free t S0")]).is_err(), "g reads t's copy");
+    assert!(with(&[(5, "free w R"), (8, "free t S0")]).is_ok());
 }
