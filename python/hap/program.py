@@ -87,7 +87,9 @@ class Replicated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An ordered list of instructions. An operator may be applied more than once: in different placements, or after
-    its results were freed."""
+    """An ordered list of instructions. An operator may be applied more than once.
+
+    That is in different placements, or after its results were freed.
+    """
 
     instructions: tuple[Instruction, ...]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::graph::{Collective, InputKind};
-use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program, random_program};
+use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program, random_program, remade};
 use crate::validate::validate;
 use proptest::prelude::*;
 
@@ -155,6 +155,56 @@ fn layout_results_alias_their_operand_and_keep_it_alive() {
     assert_eq!(peak(&graph, &lines, 0, 2).total(), 4.0 * 256.0);
 }
 
+/// Three operators forward, whose results are read backward; the first result through a view.
+fn there_and_back() -> Graph {
+    let mut builder = GraphBuilder::new(&[("m", 8), ("k", 8)]);
+    let x = builder.input(InputKind::Input, "x", &[0, 1]);
+    let first = builder.operator("first", &[x], &[0, 1], 1.0, &[]);
+    let view = builder.layout("view", first, &[1, 0], &[]);
+    let second = builder.operator("second", &[first], &[0, 1], 1.0, &[]);
+    let third = builder.operator("third", &[second], &[0, 1], 1.0, &[]);
+    let turned = builder.operator("turned", &[third], &[0, 1], 1.0, &[]);
+    let back = builder.operator("back", &[turned, third], &[0, 1], 1.0, &[]);
+    let more = builder.operator("more", &[back, second], &[0, 1], 1.0, &[]);
+    let last = builder.operator("last", &[more, view], &[0, 1], 1.0, &[]);
+    builder.output(OutputKind::Loss, "last", last, None);
+    builder.finish()
+}
+
+#[test]
+fn what_is_freed_and_made_again_is_not_held_in_between() {
+    const FIRST: &str = "compute first R -> R";
+    const VIEW: &str = "compute view R -> R";
+    const SECOND: &str = "compute second R -> R";
+    const THIRD: &str = "compute third R -> R";
+    const FREE: [&str; 2] = ["free first R", "free view R"];
+    let graph = there_and_back();
+    // What stands before `turned`, `more` and `last`.
+    let peak = |turned: &[&'static str], more: &[&'static str], last: &[&'static str]| {
+        let mut lines = vec!["input x R", FIRST, VIEW, SECOND];
+        lines.extend(turned);
+        lines.extend(["compute turned R -> R", "compute back R R -> R"]);
+        lines.extend(more);
+        lines.push("compute more R R -> R");
+        lines.extend(last);
+        lines.extend(["compute last R R -> R", "output last last R"]);
+        peak(&graph, &lines, 0, 2).total() / 256.0
+    };
+    // While the last is turned back: x, three results, the turned one, its result.
+    let kept = peak(&[THIRD], &[], &[]);
+    assert_eq!(kept, 6.0);
+    // A view holds what it views; once it is freed as well, the first result is not there meanwhile.
+    assert_eq!(peak(&[FREE[0], THIRD], &[], &[]), kept);
+    assert_eq!(peak(&[FREE[0], FREE[1], THIRD], &[], &[FIRST, VIEW]), kept - 1.0);
+    // A free alone changes nothing: a value that nothing reads any more was given back already.
+    assert_eq!(peak(&[THIRD], &[], &["free third R", "free turned R"]), kept);
+    // The second as well: it is made again from the first, and both are there for `more`, with x, its other operand
+    // and its result; where the first goes once more, one fewer is.
+    let freed = [FREE[0], FREE[1], THIRD, "free second R"];
+    assert_eq!(peak(&freed, &[FIRST, VIEW, SECOND], &[]), kept - 1.0);
+    assert_eq!(peak(&freed, &[FIRST, SECOND, FREE[0]], &[FIRST, VIEW]), kept - 2.0);
+}
+
 #[test]
 fn an_all_to_all_holds_what_is_sent_and_received() {
     let mut builder = GraphBuilder::new(&[("m", 8), ("k", 8)]);
@@ -205,7 +255,8 @@ proptest! {
         const STEP: f64 = 1e-6;
         let random = &mut Random(seed);
         let graph = composed(perceptron(1 + random.below(2), [12, 4, 8]), random);
-        let valid = validate(&graph, &random_program(&graph, random)).expect("a valid program");
+        let plain = random_program(&graph, random);
+        let valid = validate(&graph, &remade(&plain, random, 0.1)).expect("a valid program");
         let shares: Shares = (0..3).map(|_| (0..3).map(|_| 0.1 + random.unit()).collect()).collect();
         let (axis, device) = (random.below(3), random.below(3));
         let at = |offset: f64| {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::simulate::{Options, simulate};
-use crate::testing::{Random, composed, perceptron, random_program};
+use crate::testing::{Random, composed, perceptron, random_program, remade};
 use crate::validate::validate;
 use proptest::prelude::*;
 
@@ -76,7 +76,9 @@ proptest! {
         let cluster = random.cluster();
         let devices = cluster.devices().len();
         let shares = random.shares(&graph, devices);
-        let valid = validate(&graph, &random_program(&graph, random)).expect("a valid program");
+        let plain = random_program(&graph, random);
+        let often = [0.0, 0.2][random.below(2)];
+        let valid = validate(&graph, &remade(&plain, random, often)).expect("a valid program");
         let stages = stages(&graph, &cluster, &shares, &valid, 2);
         let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
         prop_assert!(step.seconds <= total(&graph, &shares, &stages) * (1.0 + 1e-9));

@@ -2,6 +2,7 @@
 
 mod lockstep;
 mod random;
+mod remade;
 mod text;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use crate::placement::{Placement, Placements};
 
 pub use lockstep::run;
 pub use random::{Random, composed, random_program};
+pub use remade::remade;
 pub use text::program;
 
 /// Builds a graph piece by piece. `finish` validates it.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program, random_program, run};
+use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program, random_program, remade, run};
 use proptest::prelude::*;
 
 /// Whether a program runs and gives the outputs of one device.
@@ -83,10 +83,67 @@ proptest! {
     }
 
     #[test]
+    fn programs_that_make_values_again_are_valid_and_right(seed: u64) {
+        let random = &mut Random(seed);
+        let graph = composed(perceptron(1 + random.below(2), [6, 4, 5]), random);
+        let plain = random_program(&graph, random);
+        let often = 0.1 + 0.4 * random.unit();
+        let program = remade(&plain, random, often);
+        let valid = validate(&graph, &program);
+        prop_assert!(valid.is_ok(), "{}", valid.err().map_or(String::new(), |error| error.to_string()));
+        prop_assert!(is_right(&graph, &program, random));
+        // Every making is a value of its own, and whatever is freed is the one that was there.
+        let valid = valid.expect("valid");
+        let frees = valid.steps.iter().filter_map(|step| match step {
+            Step::Free { read } => Some(*read),
+            _ => None,
+        });
+        let mut freed: Vec<usize> = frees.collect();
+        let count = freed.len();
+        freed.sort_unstable();
+        freed.dedup();
+        prop_assert_eq!(freed.len(), count);
+        prop_assert!(count > 0 || plain == program);
+    }
+
+    #[test]
+    fn a_free_that_takes_what_is_read_or_an_input_is_refused(seed: u64) {
+        let random = &mut Random(seed);
+        let graph = composed(perceptron(1, [6, 4, 5]), random);
+        let plain = random_program(&graph, random);
+        let mut program = remade(&plain, random, 0.3);
+        let inputs = graph.inputs.len();
+        let at = inputs + random.below(program.instructions.len() - inputs);
+        let free = match &program.instructions[at] {
+            // Twice.
+            Instruction::Free { .. } => program.instructions[at].clone(),
+            Instruction::Output { tensor, placement, .. } => Instruction::Free {
+                tensor: tensor.clone(),
+                placement: placement.clone(),
+            },
+            Instruction::Convert { tensor, from, .. } => Instruction::Free {
+                tensor: tensor.clone(),
+                placement: from.clone(),
+            },
+            Instruction::Compute { inputs, .. } => {
+                let (tensor, placement) = inputs[random.below(inputs.len())].clone();
+                Instruction::Free { tensor, placement }
+            }
+            Instruction::Input { .. } => unreachable!("inputs come first"),
+        };
+        program.instructions.insert(at, free);
+        let message = validate(&graph, &program).expect_err("not valid").to_string();
+        prop_assert!(message.contains("it was freed and") || message.contains("cannot be freed"), "{message}");
+    }
+
+    #[test]
     fn what_is_valid_is_right(seed: u64) {
         let random = &mut Random(seed);
         let graph = composed(perceptron(1, [6, 4, 5]), random);
         let mut program = random_program(&graph, random);
+        if random.below(2) == 0 {
+            program = remade(&program, random, 0.2);
+        }
         mutate(&mut program, random);
         if validate(&graph, &program).is_ok() {
             prop_assert!(is_right(&graph, &program, random), "{program:?}");

@@ -10,7 +10,7 @@ from hap.cluster import Cluster, Device, Link
 from hap.errors import HapError, PlanError
 from hap.planning import Plan, program_text
 from hap.planning.plan import Fingerprints, Replica, Stage
-from hap.program import Compute, Convert, InputInstruction, OutputInstruction, Program, Replicated
+from hap.program import Compute, Convert, Free, InputInstruction, OutputInstruction, Program, Replicated
 
 PROGRAM = Program(
     (
@@ -24,6 +24,10 @@ PROGRAM = Program(
         Convert("all_reduce", "sum_1", ("P",), ("R",), None, "builtin"),
         Compute("split", "aten.split.Tensor", (("mm", ("S0",)),), (("a", ("S0",)), ("b", ("S0",))), None),
         Compute("mm_again", "aten.mm.default", (("x", ("R",)), ("w", ("R",))), (("mm", ("R",)),), None),
+        Free("w", ("R",)),
+        Free("mm", ("S0",)),
+        Convert("all_gather", "w", ("S1",), ("R",), "hidden", "grouped"),
+        Compute("mm", "aten.mm.default", (("x", ("S0",)), ("w", ("R",))), (("mm", ("S0",)),), "batch"),
         OutputInstruction("loss", "sum_1", ("R",)),
         OutputInstruction("", "mm", ("S0",)),
     )
@@ -40,6 +44,10 @@ TEXT = """\
 %sum_1.R = all_reduce(%sum_1)
 %a: S0, %b: S0 = aten.split.Tensor(%mm)
 %mm.R = aten.mm(%x, %w.R)
+free(%w.R)
+free(%mm)
+%w.R = all_gather(%w, axis=hidden, grouped)
+%mm: S0 = aten.mm(%x.S0, %w.R, axis=batch)
 return loss = %sum_1.R
 return %mm"""
 

@@ -98,12 +98,18 @@ def train(rank: int, ranks: int, name: str, with_examples: bool, scale: float = 
     return {"loss": worst, "parameters": difference(model, alone)}
 
 
-def random_plan(axes: Any, devices: hap.Cluster, seed: int, stored: dict[str, Any] | None = None) -> hap.Plan:
-    """A plan with a random program and random splits."""
+def random_plan(
+    axes: Any, devices: hap.Cluster, seed: int, stored: dict[str, Any] | None = None, *, again: bool = False
+) -> hap.Plan:
+    """A plan with a random program and random splits; ``again``: half of its forward is made again in its backward."""
     from tests.runtime.programs import random_program
+    from tests.runtime.remade import remade_in_backward
 
     generator = random.Random(seed)
-    return plan_of(axes, devices, random_program(axes, generator, stored=stored), generator)
+    program = random_program(axes, generator, stored=stored)
+    if again:
+        program, _ = remade_in_backward(axes, program, generator, 0.5)
+    return plan_of(axes, devices, program, generator)
 
 
 def plan_of(axes: Any, devices: hap.Cluster, program: Any, generator: random.Random) -> hap.Plan:

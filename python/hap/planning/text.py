@@ -1,7 +1,7 @@
 """Plans and programs as people read them.
 
 A value is written ``%tensor`` in the placement that it was first made in, ``%tensor.R`` in another one; its placement
-stands where it is made::
+stands where it is made. What is freed and made again bears its name again::
 
     %x: R = input
     %x.S0 = slice(%x, axis=batch)
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from hap.program import Compute, Convert, InputInstruction, Placements, Program
+from hap.program import Compute, Convert, Free, InputInstruction, Placements, Program
 from hap.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def _lines(program: Program) -> Iterator[str]:
             details += [] if instruction.implementation in (None, "builtin") else [str(instruction.implementation)]
             result = define(instruction.tensor, instruction.target)
             yield f"{result} = {instruction.conversion}({', '.join(details)})"
+        elif isinstance(instruction, Free):
+            yield f"free({use(instruction.tensor, instruction.placement)})"
         else:
             value = use(instruction.tensor, instruction.placement)
             yield f"return {instruction.name} = {value}" if instruction.name else f"return {value}"

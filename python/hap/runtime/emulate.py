@@ -11,8 +11,8 @@ import torch
 from hap.program import Program, Splits
 from hap.runtime import lockstep
 from hap.runtime.lower import lower
-from hap.runtime.placing import layout
-from hap.runtime.schedule import Asked, Given, arrange
+from hap.runtime.placing import Layout, layout
+from hap.runtime.schedule import Asked, Given, Property, arrange
 
 if TYPE_CHECKING:
     from hap.graph import OutputKind
@@ -46,14 +46,17 @@ def emulate(
     schedule = arrange(axes, program)
     programs = [lower(axes, program, splits, rank, ranks=ranks, schedule=schedule) for rank in range(ranks)]
 
+    def placed(prop: Property) -> Layout:
+        return layout(axes, splits, prop.tensor, prop.placements, ranks)
+
     def pieces(given: Sequence[Given], rank: int) -> list[torch.Tensor]:
-        return [layout(axes, splits, *one.gains, ranks).share(values[one.gains[0]], rank) for one in given]
+        return [placed(one.gains).share(values[one.gains.tensor], rank) for one in given]
 
     def merged(asked: Sequence[Asked], results: Sequence[Sequence[torch.Tensor]]) -> dict[int, Emulated]:
         found = {}
         for position, one in enumerate(asked):
             output = axes.graph.outputs[one.output]
-            lying = layout(axes, splits, *one.needs, ranks)
+            lying = placed(one.needs)
             by_rank = [result[position] for result in results]
             for piece, shape in zip(by_rank, lying.shapes, strict=True):
                 assert tuple(piece.shape) == shape, f"{output.name}: a piece of shape {tuple(piece.shape)}, not {shape}"

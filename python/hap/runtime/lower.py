@@ -148,8 +148,8 @@ class _Rewrite:
 
     def shape(self, prop: Property) -> tuple[int, ...]:
         """Shape of this rank's piece."""
-        tensor, placements = prop
-        return self.axes.local_shape(tensor, tuple(parse(text) for text in placements), self.splits, self.rank)
+        placements = tuple(parse(text) for text in prop.placements)
+        return self.axes.local_shape(prop.tensor, placements, self.splits, self.rank)
 
 
 class _Emitter:
@@ -161,11 +161,11 @@ class _Emitter:
         self.graph.set_codegen(_BoxedCodeGen())
         self.values: dict[Property, fx.Node] = {}
         tensors = rewrite.axes.graph.tensors
-        for tensor, placements in inputs:
-            node = self.graph.create_node("placeholder", "input", name=tensors[tensor].name)
+        for prop in inputs:
+            node = self.graph.create_node("placeholder", "input", name=tensors[prop.tensor].name)
             # Both stand in the code; names of tensors need not be identifiers, names of nodes are.
             node.target = node.name
-            self.values.setdefault((tensor, placements), node)
+            self.values.setdefault(prop, node)
         self.inputs = dict(self.values)
         self.group = self.graph.create_node("placeholder", "group")
 
@@ -197,13 +197,13 @@ class _Emitter:
         tensors = rewrite.axes.graph.tensors
         code = rewrite.axes.local_code(step.operator, step.choice, rewrite.splits, rewrite.rank)
         made: dict[Value, Any] = {Value(index): self.values[prop] for index, prop in enumerate(step.needs)}
-        names = {value: tensors[prop[0]].name for value, prop in zip(code.results, step.gains, strict=True)}
+        names = {value: tensors[prop.tensor].name for value, prop in zip(code.results, step.gains, strict=True)}
         for call in code.calls:
             args = self.on_device(replace_values(call.args, made))
             kwargs = self.on_device(replace_values(call.kwargs, made))
             if isinstance(call.target, Collective):
                 (value,) = call.results
-                made[value] = self.inside(call.target, args[0], tensors[step.gains[0][0]].name)
+                made[value] = self.inside(call.target, args[0], tensors[step.gains[0].tensor].name)
             elif call.sequence:
                 every = self.graph.create_node("call_function", call.target, args, kwargs)
                 for position, value in enumerate(call.results):
@@ -257,9 +257,9 @@ class _Emitter:
         value = self.values[source]
         if self.rewrite.size == 1:
             return value
-        rewrite, tensor = self.rewrite, source[0]
+        rewrite, tensor = self.rewrite, source.tensor
         shape = rewrite.shape(target)
-        node_name = f"{rewrite.axes.graph.tensors[tensor].name}_{'_'.join(target[1])}"
+        node_name = f"{rewrite.axes.graph.tensors[tensor].name}_{'_'.join(target.placements)}"
         shared = {"name": instruction.tensor, "group": self.group}
 
         def call(function: Any, **kwargs: Any) -> fx.Node:
@@ -267,23 +267,26 @@ class _Emitter:
 
         match instruction.conversion:
             case "all_gather":
-                gathered = rewrite.along(tensor, source[1])
+                gathered = rewrite.along(tensor, source.placements)
                 way = {"shape": shape, "along": gathered, "implementation": instruction.implementation}
                 return call(collectives.all_gather, **way, **shared)
             case "reduce_scatter":
-                scattered = rewrite.along(tensor, target[1])
+                scattered = rewrite.along(tensor, target.placements)
                 way = {"shape": shape, "along": scattered, "implementation": instruction.implementation}
                 return call(collectives.reduce_scatter, **way, **shared)
             case "all_to_all":
-                ends = {"source": rewrite.along(tensor, source[1]), "target": rewrite.along(tensor, target[1])}
+                ends = {
+                    "source": rewrite.along(tensor, source.placements),
+                    "target": rewrite.along(tensor, target.placements),
+                }
                 return call(collectives.all_to_all, shape=shape, **ends, **shared)
             case "all_reduce":
                 return call(collectives.all_reduce, **shared)
             case "slice":
-                at = rewrite.along(tensor, target[1])
+                at = rewrite.along(tensor, target.placements)
                 return call(collectives.slice_share, along=at, rank=rewrite.rank)
             case "keep_one":
                 return call(collectives.keep_one, rank=rewrite.rank)
             case "pad":
-                at = rewrite.along(tensor, source[1])
+                at = rewrite.along(tensor, source.placements)
                 return call(collectives.pad, shape=shape, along=at, rank=rewrite.rank)

@@ -4,22 +4,32 @@ The joint program is cut at the tangents. The forward part holds what losses, ou
 that a gradient needs runs in the backward part, also where it does not depend on a tangent (a weight gathered for the
 backward alone). Whatever crosses is saved. Both parts are the same on every rank, so that all meet in every
 collective.
+
+What is freed before anything depends on a tangent does not cross: where the backward needs it again, it makes it again,
+from what was saved; and what reads it before it is freed runs in the forward part.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from hap.errors import LoweringError
 from hap.graph import Graph
-from hap.program import Compute, Convert, InputInstruction, Instruction, OutputInstruction, Placements, Program
+from hap.program import Compute, Convert, Free, InputInstruction, OutputInstruction, Placements, Program
 
 if TYPE_CHECKING:
     from hap.rules import AxisGraph, Choice
 
-Property: TypeAlias = tuple[int, Placements]
-"""A tensor of the graph, by index, in a placement."""
+
+class Property(NamedTuple):
+    """A tensor of the graph, by index, in a placement; ``generation`` counts how often it was freed before."""
+
+    tensor: int
+    placements: Placements
+    generation: int = 0
+
 
 _FORWARD_OUTPUTS = ("loss", "output", "buffer")
 
@@ -91,33 +101,26 @@ def arrange(axes: AxisGraph, program: Program) -> Schedule:
     Raises:
         LoweringError: an instruction names what the graph does not have, or needs a property that is not there.
     """
-    graph = axes.graph
     names = _Names(axes)
     inputs: list[Given] = []
     steps: list[Step] = []
     asked: list[Asked] = []
-    held: set[Property] = set()
+    there = _There(axes.graph)
+    freed: dict[Property, int] = {}
     for position, instruction in enumerate(program.instructions):
         where = f"instruction {position} of the program"
         match instruction:
             case InputInstruction():
-                given = Given(
-                    names.input(instruction.tensor, where),
-                    (names.tensor(instruction.tensor, where), instruction.placement),
-                )
-                inputs.append(given)
-                held.add(given.gains)
+                index = names.input(instruction.tensor, where)
+                inputs.append(Given(index, there.gain(axes.graph.inputs[index].tensor, instruction.placement)))
             case OutputInstruction():
-                prop = (names.tensor(instruction.tensor, where), instruction.placement)
-                _require(graph, prop, held, where)
+                prop = there.need(names.tensor(instruction.tensor, where), instruction.placement, where)
                 asked.append(Asked(names.output(instruction, where), prop))
+            case Free():
+                freed[there.free(names.tensor(instruction.tensor, where), instruction.placement, where)] = len(steps)
             case _:
-                step = names.step(instruction, where)
-                for prop in needs_of(step):
-                    _require(graph, prop, held, where)
-                held.update(gains_of(step))
-                steps.append(step)
-    return _cut(graph, inputs, steps, asked)
+                steps.append(names.step(instruction, there, where))
+    return _cut(axes.graph, inputs, steps, asked, freed)
 
 
 def needs_of(step: Step) -> tuple[Property, ...]:
@@ -130,10 +133,34 @@ def gains_of(step: Step) -> tuple[Property, ...]:
     return step.gains if isinstance(step, Apply) else (step.gains,)
 
 
-def _require(graph: Graph, prop: Property, held: set[Property], where: str) -> None:
-    if prop not in held:
-        name, placement = graph.tensors[prop[0]].name, ", ".join(prop[1])
-        raise LoweringError(f'{where} needs "{name}" in placement {placement}, which nothing before it yields')
+class _There:
+    """The properties that are there at a point of a program."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.held: set[Property] = set()
+        self.generations: Counter[tuple[int, Placements]] = Counter()
+
+    def current(self, tensor: int, placements: Placements) -> Property:
+        return Property(tensor, placements, self.generations[tensor, placements])
+
+    def gain(self, tensor: int, placements: Placements) -> Property:
+        prop = self.current(tensor, placements)
+        self.held.add(prop)
+        return prop
+
+    def need(self, tensor: int, placements: Placements, where: str) -> Property:
+        prop = self.current(tensor, placements)
+        if prop not in self.held:
+            name, placement = self.graph.tensors[tensor].name, ", ".join(placements)
+            missing = "was freed before it" if prop.generation else "nothing before it yields"
+            raise LoweringError(f'{where} needs "{name}" in placement {placement}, which {missing}')
+        return prop
+
+    def free(self, tensor: int, placements: Placements, where: str) -> Property:
+        prop = self.need(tensor, placements, where)
+        self.generations[tensor, placements] += 1
+        return prop
 
 
 class _Names:
@@ -166,16 +193,16 @@ class _Names:
             raise LoweringError(f'{where} names the output "{key[0]}" of "{instruction.tensor}", which the graph lacks')
         return self.outputs[key]
 
-    def step(self, instruction: Instruction, where: str) -> Step:
+    def step(self, instruction: Compute | Convert, there: _There, where: str) -> Step:
         if isinstance(instruction, Convert):
             tensor = self.tensor(instruction.tensor, where)
-            return Change(instruction, (tensor, instruction.source), (tensor, instruction.target))
-        assert isinstance(instruction, Compute)
+            source = there.need(tensor, instruction.source, where)
+            return Change(instruction, source, there.gain(tensor, instruction.target))
         if instruction.operator not in self.operators:
             raise LoweringError(f'{where} names the operator "{instruction.operator}", which the graph does not have')
         operator = self.operators[instruction.operator]
-        needs = tuple((self.tensor(name, where), placements) for name, placements in instruction.inputs)
-        gains = tuple((self.tensor(name, where), placements) for name, placements in instruction.outputs)
+        needs = tuple(there.need(self.tensor(name, where), lies, where) for name, lies in instruction.inputs)
+        gains = tuple(there.gain(self.tensor(name, where), lies) for name, lies in instruction.outputs)
         return Apply(operator, self.choice(operator, instruction, where), needs, gains)
 
     def choice(self, operator: int, instruction: Compute, where: str) -> Choice:
@@ -197,14 +224,23 @@ def texts(placements: tuple[tuple[object, ...], ...]) -> tuple[Placements, ...]:
     return tuple(tuple(str(placement) for placement in levels) for levels in placements)
 
 
-def _cut(graph: Graph, inputs: list[Given], steps: list[Step], asked: list[Asked]) -> Schedule:
+def _cut(
+    graph: Graph, inputs: list[Given], steps: list[Step], asked: list[Asked], freed: dict[Property, int]
+) -> Schedule:
+    """Cut at the tangents; ``freed`` tells for what is freed how many steps stand before that."""
     forward_asked = [one for one in asked if graph.outputs[one.output].kind in _FORWARD_OUTPUTS]
     backward_asked = [one for one in asked if graph.outputs[one.output].kind not in _FORWARD_OUTPUTS]
     tangents = [given for given in inputs if graph.inputs[given.input].kind == "tangent"]
     before = [given for given in inputs if graph.inputs[given.input].kind != "tangent"]
 
-    forward = _ancestors(steps, [one.needs for one in forward_asked])
     backward = _ancestors(steps, [one.needs for one in backward_asked])
+    wanted = [one.needs for one in forward_asked]
+    turn = _turn(steps, {given.gains for given in tangents})
+    gone = {prop for prop, position in freed.items() if position <= turn}
+    for step, needed in zip(steps[:turn], backward[:turn], strict=True):
+        if needed and not gone.isdisjoint(needs_of(step)):
+            wanted.extend(gains_of(step))
+    forward = _ancestors(steps, wanted)
     forward_steps = [step for step, needed in zip(steps, forward, strict=True) if needed]
     backward_steps = [
         step for step, first, needed in zip(steps, forward, backward, strict=True) if needed and not first
@@ -229,6 +265,12 @@ def _cut(graph: Graph, inputs: list[Given], steps: list[Step], asked: list[Asked
         tuple(backward_steps),
         tuple(sorted(backward_asked, key=lambda one: one.output)),
     )
+
+
+def _turn(steps: list[Step], tangents: set[Property]) -> int:
+    """Index of the first step that reads a tangent; their number where none does."""
+    reading = (index for index, step in enumerate(steps) if not tangents.isdisjoint(needs_of(step)))
+    return next(reading, len(steps))
 
 
 def _ancestors(steps: list[Step], wanted: list[Property]) -> list[bool]:

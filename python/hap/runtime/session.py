@@ -21,6 +21,7 @@ from hap.runtime.group import Group
 from hap.runtime.inspected import Inspected
 from hap.runtime.lower import lower
 from hap.runtime.placing import Layout, layout
+from hap.runtime.schedule import Property
 from hap.runtime.shards import check_real, check_replaceable, place, release
 from hap.runtime.signature import WHOLE, Call
 from hap.runtime.step import Step
@@ -52,7 +53,7 @@ class Prepared:
         splits: its splits.
         step: what this rank runs.
         constants: values of the graph's constants, by tensor, on this rank's device.
-        layouts: how inputs, outputs, parameters and buffers lie, by tensor and placement.
+        layouts: how inputs, outputs, parameters and buffers lie.
         refused: names of the outputs that carry no gradient although one device would record one.
     """
 
@@ -61,7 +62,7 @@ class Prepared:
     splits: Splits
     step: Step
     constants: dict[int, torch.Tensor]
-    layouts: dict[tuple[int, Placements], Layout]
+    layouts: dict[Property, Layout]
     refused: frozenset[str]
 
     @property
@@ -216,7 +217,7 @@ class Session:
         program = lower(axes, plan.program, splits, self.group.rank, ranks=self.group.size, device=self.device)
         ranks = self.group.size
         layouts = {
-            prop: layout(axes, splits, *prop, ranks)
+            prop: layout(axes, splits, prop.tensor, prop.placements, ranks)
             for prop in [
                 *(given.gains for given in (*program.inputs, *program.tangents)),
                 *(asked.needs for asked in (*program.outputs, *program.gradients)),

@@ -46,8 +46,8 @@ class Step:
         results = self.program.forward([*inputs, self.group])
         count = len(self.program.outputs)
         saved = results[count:]
-        for position, (tensor, _) in enumerate(self.program.saved):
-            if tensor in self.updated:
+        for position, prop in enumerate(self.program.saved):
+            if prop.tensor in self.updated:
                 # The buffer itself changes before the backward.
                 saved[position] = saved[position].clone()
         return results[:count], saved
@@ -106,10 +106,10 @@ class _Saved:
                 "uses them up. Call the model again, or add the losses up before one backward()."
             )
         values, self.values = self.values, None
-        for (tensor, _), value, version in zip(self.step.program.saved, values, self.versions, strict=True):
+        for prop, value, version in zip(self.step.program.saved, values, self.versions, strict=True):
             if value._version != version:
                 raise HapError(
-                    f'"{self.step.graph.tensors[tensor].name}" was changed in place between forward and backward '
+                    f'"{self.step.graph.tensors[prop.tensor].name}" was changed in place between forward and backward '
                     "(an optimiser's step, an update of an input): call backward() first"
                 )
         return values
