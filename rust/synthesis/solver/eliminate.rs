@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::remainder::Remainder;
-use super::rows::{minimum, row_minima};
-use super::table::{Table, Walk};
+use super::rows::minimum;
+use super::table::Table;
 
 /// The tables that held a variable when it was eliminated: they choose its label once the others' are known.
 pub(super) struct Bucket {
@@ -53,69 +53,6 @@ impl Bucket {
         labels
             .binary_search(&label)
             .expect("labels only become fewer, so it was there")
-    }
-}
-
-/// The sum of tables that hold `variable`, minimised over it.
-pub(super) fn minimise_over(variable: usize, tables: &[Table]) -> Table {
-    let mut others: Vec<(usize, usize)> = Vec::new();
-    for table in tables {
-        others.extend(
-            table
-                .scope
-                .iter()
-                .copied()
-                .zip(table.shape.iter().copied())
-                .filter(|&(v, _)| v != variable),
-        );
-    }
-    others.sort_unstable();
-    others.dedup();
-    let (scope, shape): (Vec<usize>, Vec<usize>) = others.into_iter().unzip();
-    let labels = tables[0].shape[tables[0].axis(variable)];
-    // The sums are made for one row (all labels of the last variable) at a time.
-    let row = shape.last().copied().unwrap_or(1);
-    let outer = &shape[..shape.len().saturating_sub(1)];
-    let strides: Vec<Vec<usize>> = tables.iter().map(|table| table.strides_in(&scope)).collect();
-    let row_strides: Vec<usize> = strides
-        .iter()
-        .map(|strides| strides.last().copied().unwrap_or(0))
-        .collect();
-    let own_strides: Vec<usize> = tables.iter().map(|table| table.strides_in(&[variable])[0]).collect();
-    let mut walk = Walk::new(outer, strides.into_iter().map(|s| s[..outer.len()].to_vec()).collect());
-    let mut sums = vec![0.0; row * labels];
-    let size: usize = shape.iter().product();
-    let mut costs = Vec::with_capacity(size);
-    while costs.len() < size {
-        sums.fill(0.0);
-        for (index, table) in tables.iter().enumerate() {
-            add_row(
-                &mut sums,
-                &table.costs[walk.offsets[index]..],
-                labels,
-                own_strides[index],
-                row_strides[index],
-            );
-        }
-        row_minima(&sums, labels, &mut costs);
-        walk.advance();
-    }
-    Table { scope, shape, costs }
-}
-
-/// Adds one row of a table to sums, which hold `labels` values for each entry of the row.
-fn add_row(sums: &mut [f64], addends: &[f64], labels: usize, own_stride: usize, row_stride: usize) {
-    if own_stride == 1 && row_stride == labels {
-        for (sum, &addend) in sums.iter_mut().zip(addends) {
-            *sum += addend;
-        }
-        return;
-    }
-    for (position, sums) in sums.chunks_exact_mut(labels).enumerate() {
-        let addends = addends[position * row_stride..].iter().step_by(own_stride);
-        for (sum, &addend) in sums.iter_mut().zip(addends) {
-            *sum += addend;
-        }
     }
 }
 

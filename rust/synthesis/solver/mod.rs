@@ -19,6 +19,8 @@ pub mod certificate;
 mod dual;
 mod eliminate;
 pub mod format;
+mod marginals;
+mod minimise;
 mod order;
 pub mod problem;
 mod prune;

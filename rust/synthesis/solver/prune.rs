@@ -1,7 +1,8 @@
 //! Reduced costs: what each label costs at least above the bound, and which labels they leave.
 
+use super::marginals::Lane;
 use super::remainder::Remainder;
-use super::table::minimum;
+use super::rows::minimum;
 
 /// For each open variable and label: no assignment with that label costs less than the bound plus this. Empty for the
 /// other variables.
@@ -12,13 +13,14 @@ pub(super) fn reduced_costs(remainder: &Remainder) -> Vec<Vec<f64>> {
         let least = minimum(unary);
         reduced[variable] = unary.iter().map(|cost| cost - least).collect();
     }
-    let mut min_marginals = Vec::new();
+    let mut least_costs = Vec::new();
     for table in remainder.live_tables() {
+        let mut lane = Lane::new(table);
         for (axis, &variable) in table.scope.iter().enumerate() {
-            min_marginals.resize(table.shape[axis], 0.0);
-            table.min_marginals(table.span(axis), &mut min_marginals);
-            let least = minimum(&min_marginals);
-            for (reduced, &cost) in reduced[variable].iter_mut().zip(&min_marginals) {
+            least_costs.resize(table.shape[axis], 0.0);
+            lane.min_marginals(table, axis, &mut least_costs);
+            let least = minimum(&least_costs);
+            for (reduced, &cost) in reduced[variable].iter_mut().zip(&least_costs) {
                 *reduced += cost - least;
             }
         }

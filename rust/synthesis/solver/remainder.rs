@@ -7,9 +7,12 @@ use std::mem;
 use std::rc::Rc;
 
 use super::certificate::Step;
-use super::eliminate::{Bucket, minimise_over};
+use super::eliminate::Bucket;
+use super::marginals::Lane;
+use super::minimise::minimise_over;
 use super::problem::Problem;
-use super::table::{Table, minimum};
+use super::rows::minimum;
+use super::table::Table;
 
 /// An equivalent problem in progress. Variables keep their numbers throughout.
 pub(super) struct Remainder {
@@ -126,6 +129,21 @@ impl Remainder {
             self.incident[variable].retain(|&other| other != index);
         }
         table
+    }
+
+    /// Takes off a table's entries what was moved out of it.
+    pub fn settle(&mut self, index: usize, lane: Lane) {
+        if self.tables[index].scope.is_empty() {
+            return;
+        }
+        let costs = lane.settle(&mut self.tables[index]);
+        if self.moved[index].is_empty() {
+            self.moved[index] = costs;
+        } else {
+            for (moved, cost) in self.moved[index].iter_mut().zip(costs) {
+                *moved += cost;
+            }
+        }
     }
 
     /// Writes the costs moved so far into the proof.

@@ -1,17 +1,10 @@
-//! The inner loops of dual ascent: minima and sums along one variable of a row-major table.
+//! The inner loops: minima over the rows and columns of row-major costs, each less what its row or column pays.
 //!
 //! Variables have few labels, so that rows are short; the loops over rows of 2 to 8 entries are compiled for each length.
 
-/// Where a variable lies in a table: its label changes every `inner` entries.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub size: usize,
-    pub inner: usize,
-}
-
 /// Calls `$function::<$length>` where the length is short, else `$general`.
 macro_rules! by_length {
-    ($length:expr, $function:ident($($argument:expr),*), $general:ident($($other:expr),*)) => {
+    ($length:expr, $function:ident, $general:ident, ($($argument:expr),*)) => {
         match $length {
             2 => $function::<2>($($argument),*),
             3 => $function::<3>($($argument),*),
@@ -20,44 +13,9 @@ macro_rules! by_length {
             6 => $function::<6>($($argument),*),
             7 => $function::<7>($($argument),*),
             8 => $function::<8>($($argument),*),
-            _ => $general($($other),*),
+            _ => $general($($argument),*),
         }
     };
-}
-
-/// The least cost of each label along `span`.
-pub(super) fn min_marginals(costs: &[f64], span: Span, result: &mut [f64]) {
-    if span.inner == 1 {
-        by_length!(
-            span.size,
-            minima_of_columns(costs, result),
-            minima_of_long_columns(costs, result)
-        );
-    } else {
-        result.fill(f64::INFINITY);
-        by_length!(
-            span.inner,
-            minima_of_rows(costs, result),
-            minima_of_long_rows(costs, span.inner, result)
-        );
-    }
-}
-
-/// Adds a cost to each label along `span`.
-pub(super) fn add_along(costs: &mut [f64], span: Span, added: &[f64]) {
-    if span.inner == 1 {
-        by_length!(
-            span.size,
-            add_to_columns(costs, added),
-            add_to_long_columns(costs, added)
-        );
-    } else {
-        by_length!(
-            span.inner,
-            add_to_rows(costs, added),
-            add_to_long_rows(costs, span.inner, added)
-        );
-    }
 }
 
 /// The smaller of two costs, neither of which is NaN: a single instruction, unlike `f64::min`.
@@ -78,108 +36,81 @@ pub(super) fn minimum(costs: &[f64]) -> f64 {
     rest.iter().fold(least, |least, &cost| lesser(cost, least))
 }
 
-/// Appends the least cost of each row of `length` costs.
-pub(super) fn row_minima(costs: &[f64], length: usize, result: &mut Vec<f64>) {
-    by_length!(
-        length,
-        minima_of_short_rows(costs, result),
-        minima_of_each_row(costs, length, result)
-    );
+/// The least cost of each row, every column less its entry of `columns` (one per entry of a row).
+pub(super) fn minima_of_rows(costs: &[f64], columns: &[f64], result: &mut [f64]) {
+    by_length!(columns.len(), minima_of_short_rows, minima_of_long_rows, (costs, columns, result));
 }
 
-fn minima_of_short_rows<const LENGTH: usize>(costs: &[f64], result: &mut Vec<f64>) {
-    let least = |row: &[f64; LENGTH]| row.iter().fold(f64::INFINITY, |least, &cost| lesser(cost, least));
-    result.extend(costs.as_chunks::<LENGTH>().0.iter().map(least));
+fn minima_of_short_rows<const LENGTH: usize>(costs: &[f64], columns: &[f64], result: &mut [f64]) {
+    let mut less = [0.0; LENGTH];
+    less.copy_from_slice(columns);
+    for (result, row) in result.iter_mut().zip(costs.as_chunks::<LENGTH>().0) {
+        let mut least = [0.0; LENGTH];
+        for ((least, cost), less) in least.iter_mut().zip(row).zip(&less) {
+            *least = cost - less;
+        }
+        // Halves against each other: several minima at a time.
+        let mut length = LENGTH;
+        while length > 1 {
+            let half = length.div_ceil(2);
+            for index in 0..length / 2 {
+                least[index] = lesser(least[index], least[index + half]);
+            }
+            length = half;
+        }
+        *result = least[0];
+    }
 }
 
-fn minima_of_each_row(costs: &[f64], length: usize, result: &mut Vec<f64>) {
-    result.extend(costs.chunks_exact(length).map(minimum));
+fn minima_of_long_rows(costs: &[f64], columns: &[f64], result: &mut [f64]) {
+    let (less, less_rest) = columns.as_chunks::<8>();
+    for (result, row) in result.iter_mut().zip(costs.chunks_exact(columns.len())) {
+        let (eights, rest) = row.as_chunks::<8>();
+        let mut least = [f64::INFINITY; 8];
+        for (eight, less) in eights.iter().zip(less) {
+            for ((least, cost), less) in least.iter_mut().zip(eight).zip(less) {
+                *least = lesser(cost - less, *least);
+            }
+        }
+        let least = least.iter().fold(f64::INFINITY, |least, &cost| lesser(cost, least));
+        let rest = rest.iter().zip(less_rest);
+        *result = rest.fold(least, |least, (cost, less)| lesser(cost - less, least));
+    }
 }
 
-fn minima_of_columns<const SIZE: usize>(costs: &[f64], result: &mut [f64]) {
-    let mut least = [f64::INFINITY; SIZE];
-    for row in costs.as_chunks::<SIZE>().0 {
+/// The least cost of each column, every row less its entry of `rows`.
+pub(super) fn minima_of_columns(costs: &[f64], rows: &[f64], result: &mut [f64]) {
+    by_length!(result.len(), minima_of_few_columns, minima_of_many_columns, (costs, rows, result));
+}
+
+fn minima_of_few_columns<const LENGTH: usize>(costs: &[f64], rows: &[f64], result: &mut [f64]) {
+    let mut least = [f64::INFINITY; LENGTH];
+    for (row, &less) in costs.as_chunks::<LENGTH>().0.iter().zip(rows) {
         for (least, &cost) in least.iter_mut().zip(row) {
-            *least = lesser(cost, *least);
+            *least = lesser(cost - less, *least);
         }
     }
     result.copy_from_slice(&least);
 }
 
 /// Eight columns at a time, so that their minima stay in registers.
-fn minima_of_long_columns(costs: &[f64], result: &mut [f64]) {
+fn minima_of_many_columns(costs: &[f64], rows: &[f64], result: &mut [f64]) {
     let size = result.len();
     let (eights, rest) = result.as_chunks_mut::<8>();
     for (index, result) in eights.iter_mut().enumerate() {
         let mut least = [f64::INFINITY; 8];
-        for row in costs.chunks_exact(size) {
+        for (row, &less) in costs.chunks_exact(size).zip(rows) {
             for (least, &cost) in least.iter_mut().zip(&row[8 * index..8 * index + 8]) {
-                *least = lesser(cost, *least);
+                *least = lesser(cost - less, *least);
             }
         }
         *result = least;
     }
     rest.fill(f64::INFINITY);
     let start = size - rest.len();
-    for row in costs.chunks_exact(size) {
+    for (row, &less) in costs.chunks_exact(size).zip(rows) {
         for (least, &cost) in rest.iter_mut().zip(&row[start..]) {
-            *least = lesser(cost, *least);
-        }
-    }
-}
-
-fn minima_of_rows<const INNER: usize>(costs: &[f64], result: &mut [f64]) {
-    let rows = costs.as_chunks::<INNER>().0;
-    for block in rows.chunks_exact(result.len()) {
-        for (least, row) in result.iter_mut().zip(block) {
-            *least = row.iter().fold(*least, |least, &cost| lesser(cost, least));
-        }
-    }
-}
-
-fn minima_of_long_rows(costs: &[f64], inner: usize, result: &mut [f64]) {
-    for block in costs.chunks_exact(result.len() * inner) {
-        for (least, row) in result.iter_mut().zip(block.chunks_exact(inner)) {
-            *least = lesser(minimum(row), *least);
-        }
-    }
-}
-
-fn add_to_columns<const SIZE: usize>(costs: &mut [f64], added: &[f64]) {
-    let mut addends = [0.0; SIZE];
-    addends.copy_from_slice(added);
-    for row in costs.as_chunks_mut::<SIZE>().0 {
-        for (cost, &addend) in row.iter_mut().zip(&addends) {
-            *cost += addend;
-        }
-    }
-}
-
-fn add_to_long_columns(costs: &mut [f64], added: &[f64]) {
-    for row in costs.chunks_exact_mut(added.len()) {
-        for (cost, &addend) in row.iter_mut().zip(added) {
-            *cost += addend;
-        }
-    }
-}
-
-fn add_to_rows<const INNER: usize>(costs: &mut [f64], added: &[f64]) {
-    let rows = costs.as_chunks_mut::<INNER>().0;
-    for block in rows.chunks_exact_mut(added.len()) {
-        for (row, &addend) in block.iter_mut().zip(added) {
-            for cost in row {
-                *cost += addend;
-            }
-        }
-    }
-}
-
-fn add_to_long_rows(costs: &mut [f64], inner: usize, added: &[f64]) {
-    for block in costs.chunks_exact_mut(added.len() * inner) {
-        for (row, &addend) in block.chunks_exact_mut(inner).zip(added) {
-            for cost in row {
-                *cost += addend;
-            }
+            *least = lesser(cost - less, *least);
         }
     }
 }

@@ -12,7 +12,8 @@ use rustc_hash::FxHashSet;
 
 use super::budget::Budget;
 use super::remainder::Remainder;
-use super::table::{Table, minimum};
+use super::rows::minimum;
+use super::table::Table;
 
 /// Which state is expanded next.
 #[derive(Clone, Copy, Debug, PartialEq)]

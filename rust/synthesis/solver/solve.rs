@@ -74,7 +74,7 @@ const SIZE_GROWTH: u64 = 4;
 /// Dual ascent stalls where a round closes no more than this part of the gap.
 const STALLED: f64 = 0.02;
 /// Passes of dual ascent in a round.
-const PASSES: usize = 5;
+const PASSES: usize = 10;
 /// Table entries that dual ascent visits in the time that an elimination takes for one.
 const ENTRY_WORK: u64 = 8;
 /// The first width of the incumbents' search: reduced costs up to this part of the bound.

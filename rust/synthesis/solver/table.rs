@@ -1,8 +1,7 @@
 //! Dense cost tables over sorted scopes, and the few operations on them that the algorithms share.
 
 use super::problem::Factor;
-use super::rows;
-pub(super) use super::rows::{Span, minimum};
+use super::rows::minimum;
 
 /// Costs over the live labels of the variables in `scope`, row-major (last variable fastest).
 #[derive(Clone, Debug)]
@@ -32,13 +31,14 @@ impl Table {
         }
         let all: Vec<usize> = factor.scope.iter().map(|&v| domains[v]).collect();
         let strides = row_major(&all);
-        let mut walk = Walk::new(&shape, vec![order.iter().map(|&i| strides[i]).collect()]);
-        let mut costs = Vec::with_capacity(factor.costs.len());
-        for _ in 0..factor.costs.len() {
-            costs.push(factor.costs[walk.offsets[0]]);
-            walk.advance();
-        }
+        let strides: Vec<usize> = order.iter().map(|&i| strides[i]).collect();
+        let costs = permuted(&factor.costs, &shape, &strides);
         Table { scope, shape, costs }
+    }
+
+    /// The costs in another order of the variables: `shape` and the table's strides in that order.
+    pub fn permuted(&self, shape: &[usize], strides: &[usize]) -> Vec<f64> {
+        permuted(&self.costs, shape, strides)
     }
 
     /// Position of a variable of the scope.
@@ -49,25 +49,8 @@ impl Table {
             .expect("the variable is in the scope")
     }
 
-    pub fn span(&self, axis: usize) -> Span {
-        Span {
-            size: self.shape[axis],
-            inner: self.shape[axis + 1..].iter().product(),
-        }
-    }
-
     pub fn minimum(&self) -> f64 {
         minimum(&self.costs)
-    }
-
-    /// The least cost of each label along `span`; written to `result` (one value per label).
-    pub fn min_marginals(&self, span: Span, result: &mut [f64]) {
-        rows::min_marginals(&self.costs, span, result);
-    }
-
-    /// Adds a cost to each label along `span`.
-    pub fn add_along(&mut self, span: Span, added: &[f64]) {
-        rows::add_along(&mut self.costs, span, added);
     }
 
     /// Adds a table whose scope is part of this one's.
@@ -141,6 +124,25 @@ pub(super) fn row_major(shape: &[usize]) -> Vec<usize> {
         strides[axis - 1] = strides[axis] * shape[axis];
     }
     strides
+}
+
+/// Costs in row-major order of a shape, whose strides in `costs` are given.
+fn permuted(costs: &[f64], shape: &[usize], strides: &[usize]) -> Vec<f64> {
+    let (Some((&width, outer)), Some((&stride, outer_strides))) = (shape.split_last(), strides.split_last()) else {
+        return costs.to_vec();
+    };
+    let mut walk = Walk::new(outer, vec![outer_strides.to_vec()]);
+    let mut result = Vec::with_capacity(costs.len());
+    while result.len() < costs.len() {
+        let row = &costs[walk.offsets[0]..];
+        if stride == 1 {
+            result.extend_from_slice(&row[..width]);
+        } else {
+            result.extend(row.iter().step_by(stride).take(width));
+        }
+        walk.advance();
+    }
+    result
 }
 
 /// Visits all combinations of labels in row-major order, keeping the offset into each of several tables.

@@ -10,7 +10,7 @@ use proptest::strategy::Strategy as _;
 
 mod search;
 
-use super::eliminate::minimise_over;
+use super::minimise::minimise_over;
 use super::table::Table;
 use super::*;
 

@@ -1,0 +1,118 @@
+//! Min-marginals of a table, the least cost of each label of one of its variables, while costs are moved out of it.
+//!
+//! The table itself stays as it is. Beside it stand, for each number of first variables, the table's minima over all
+//! variables after them, and the sums of what they have moved out: a min-marginal takes no more than one look at the
+//! minima over the variables behind, with the sums of those before. Both hold until a variable of theirs moves costs,
+//! so that visits in order, and back in the reverse order, make each only once.
+
+use super::rows::{minima_of_columns, minima_of_rows};
+use super::table::Table;
+
+/// What has been moved out of a table, with the minima and sums that follow.
+pub(super) struct Lane {
+    /// One cost per label, variable after variable.
+    moved: Vec<f64>,
+    /// For 1, 2, ... first variables, but not all: the least cost of each combination of their labels, less what the
+    /// other variables have moved out.
+    minima: Vec<f64>,
+    /// For 0, 1, ... first variables, but not all: what each combination of their labels has moved out.
+    sums: Vec<f64>,
+    /// Minima over this number of first variables, and over more, are up to date.
+    minima_from: usize,
+    /// Sums over this number of first variables, and over less, are up to date.
+    sums_to: usize,
+}
+
+impl Lane {
+    pub fn new(table: &Table) -> Lane {
+        let count = table.shape.len();
+        let (all, _) = level(&table.shape, count);
+        Lane {
+            moved: vec![0.0; table.shape.iter().sum()],
+            minima: vec![0.0; all.saturating_sub(1)],
+            sums: vec![0.0; all],
+            minima_from: count,
+            sums_to: count.saturating_sub(1), // nothing has moved
+        }
+    }
+
+    /// The least cost of each label of the variable with this place in the scope, all that was moved out taken off.
+    /// Returns the number of entries visited.
+    pub fn min_marginals(&mut self, table: &Table, axis: usize, result: &mut [f64]) -> usize {
+        let mut visited = 0;
+        while self.minima_from > axis + 1 {
+            visited += self.lower(table);
+        }
+        while self.sums_to < axis {
+            self.raise(&table.shape);
+        }
+        let (start, size) = level(&table.shape, axis + 1);
+        let costs = if axis + 1 == table.shape.len() { &table.costs } else { &self.minima[start - 1..][..size] };
+        let (start, size) = level(&table.shape, axis);
+        minima_of_columns(costs, &self.sums[start..start + size], result);
+        for (cost, less) in result.iter_mut().zip(&self.moved[labels_before(&table.shape, axis)..]) {
+            *cost -= less;
+        }
+        visited + costs.len()
+    }
+
+    /// Makes the minima over one variable less. Returns the number of entries visited.
+    fn lower(&mut self, table: &Table) -> usize {
+        self.minima_from -= 1;
+        let axis = self.minima_from;
+        let less = &self.moved[labels_before(&table.shape, axis)..][..table.shape[axis]];
+        let (start, size) = level(&table.shape, axis);
+        let (minima, from) = self.minima.split_at_mut(start - 1 + size);
+        let costs = if axis + 1 == table.shape.len() { &table.costs } else { &from[..size * less.len()] };
+        minima_of_rows(costs, less, &mut minima[start - 1..]);
+        costs.len()
+    }
+
+    /// Makes the sums over one variable more.
+    fn raise(&mut self, shape: &[usize]) {
+        let axis = self.sums_to;
+        self.sums_to += 1;
+        let own = &self.moved[labels_before(shape, axis)..][..shape[axis]];
+        let (start, size) = level(shape, axis);
+        let (from, sums) = self.sums.split_at_mut(start + size);
+        for (sums, before) in sums.chunks_exact_mut(own.len()).zip(&from[start..]) {
+            for (sum, cost) in sums.iter_mut().zip(own) {
+                *sum = before + cost;
+            }
+        }
+    }
+
+    /// Moves costs out of the labels of the variable with this place in the scope.
+    pub fn move_out(&mut self, shape: &[usize], axis: usize, costs: impl Iterator<Item = f64>) {
+        for (moved, cost) in self.moved[labels_before(shape, axis)..].iter_mut().zip(costs) {
+            *moved += cost;
+        }
+        self.minima_from = self.minima_from.max(axis + 1);
+        self.sums_to = self.sums_to.min(axis);
+    }
+
+    /// Takes off the table's entries what was moved out. Returns that.
+    pub fn settle(mut self, table: &mut Table) -> Vec<f64> {
+        let last = table.shape.len() - 1;
+        while self.sums_to < last {
+            self.raise(&table.shape);
+        }
+        let own = &self.moved[labels_before(&table.shape, last)..];
+        let (start, _) = level(&table.shape, last);
+        for (row, sum) in table.costs.chunks_exact_mut(own.len()).zip(&self.sums[start..]) {
+            for (cost, less) in row.iter_mut().zip(own) {
+                *cost -= sum + less;
+            }
+        }
+        self.moved
+    }
+}
+
+/// Where the entries over so many first variables lie among those over 0, 1, ..., and their number.
+fn level(shape: &[usize], count: usize) -> (usize, usize) {
+    shape[..count].iter().fold((0, 1), |(start, size), labels| (start + size, size * labels))
+}
+
+fn labels_before(shape: &[usize], axis: usize) -> usize {
+    shape[..axis].iter().sum()
+}
