@@ -1,21 +1,21 @@
-//! Min-marginals of a table, the least cost of each label of one of its variables, while costs are moved out of it.
+//! Min-marginals of a table, the least cost of each label of one of its variables, while costs are moved into it and out.
 //!
 //! The table itself stays as it is. Beside it stand, for each number of first variables, the table's minima over all
-//! variables after them, and the sums of what they have moved out: a min-marginal takes no more than one look at the
-//! minima over the variables behind, with the sums of those before. Both hold until a variable of theirs moves costs,
-//! so that visits in order, and back in the reverse order, make each only once.
+//! variables after them, and the sums of what those have added: a min-marginal takes no more than one look at the minima
+//! over the variables behind, with the sums of those before. Both hold until a variable of theirs moves costs, so that
+//! visits in order, and back in the reverse order, make each only once.
 
 use super::rows::{minima_of_columns, minima_of_rows};
 use super::table::Table;
 
-/// What has been moved out of a table, with the minima and sums that follow.
+/// What has been added to a table by label, with the minima and sums that follow.
 pub(super) struct Lane {
-    /// One cost per label, variable after variable.
-    moved: Vec<f64>,
-    /// For 1, 2, ... first variables, but not all: the least cost of each combination of their labels, less what the
-    /// other variables have moved out.
+    /// One cost per label, variable after variable; negative where costs were moved out.
+    added: Vec<f64>,
+    /// For 1, 2, ... first variables, but not all: the least cost of each combination of their labels, with what the
+    /// other variables have added.
     minima: Vec<f64>,
-    /// For 0, 1, ... first variables, but not all: what each combination of their labels has moved out.
+    /// For 0, 1, ... first variables, but not all: what each combination of their labels has added.
     sums: Vec<f64>,
     /// Minima over this number of first variables, and over more, are up to date.
     minima_from: usize,
@@ -28,7 +28,7 @@ impl Lane {
         let count = table.shape.len();
         let (all, _) = level(&table.shape, count);
         Lane {
-            moved: vec![0.0; table.shape.iter().sum()],
+            added: vec![0.0; table.shape.iter().sum()],
             minima: vec![0.0; all.saturating_sub(1)],
             sums: vec![0.0; all],
             minima_from: count,
@@ -36,7 +36,7 @@ impl Lane {
         }
     }
 
-    /// The least cost of each label of the variable with this place in the scope, all that was moved out taken off.
+    /// The least cost of each label of the variable with this place in the scope, with all that was added.
     /// Returns the number of entries visited.
     pub fn min_marginals(&mut self, table: &Table, axis: usize, result: &mut [f64]) -> usize {
         let mut visited = 0;
@@ -50,8 +50,8 @@ impl Lane {
         let costs = if axis + 1 == table.shape.len() { &table.costs } else { &self.minima[start - 1..][..size] };
         let (start, size) = level(&table.shape, axis);
         minima_of_columns(costs, &self.sums[start..start + size], result);
-        for (cost, less) in result.iter_mut().zip(&self.moved[labels_before(&table.shape, axis)..]) {
-            *cost -= less;
+        for (cost, added) in result.iter_mut().zip(&self.added[labels_before(&table.shape, axis)..]) {
+            *cost += added;
         }
         visited + costs.len()
     }
@@ -60,11 +60,11 @@ impl Lane {
     fn lower(&mut self, table: &Table) -> usize {
         self.minima_from -= 1;
         let axis = self.minima_from;
-        let less = &self.moved[labels_before(&table.shape, axis)..][..table.shape[axis]];
+        let added = &self.added[labels_before(&table.shape, axis)..][..table.shape[axis]];
         let (start, size) = level(&table.shape, axis);
         let (minima, from) = self.minima.split_at_mut(start - 1 + size);
-        let costs = if axis + 1 == table.shape.len() { &table.costs } else { &from[..size * less.len()] };
-        minima_of_rows(costs, less, &mut minima[start - 1..]);
+        let costs = if axis + 1 == table.shape.len() { &table.costs } else { &from[..size * added.len()] };
+        minima_of_rows(costs, added, &mut minima[start - 1..]);
         costs.len()
     }
 
@@ -72,7 +72,7 @@ impl Lane {
     fn raise(&mut self, shape: &[usize]) {
         let axis = self.sums_to;
         self.sums_to += 1;
-        let own = &self.moved[labels_before(shape, axis)..][..shape[axis]];
+        let own = &self.added[labels_before(shape, axis)..][..shape[axis]];
         let (start, size) = level(shape, axis);
         let (from, sums) = self.sums.split_at_mut(start + size);
         for (sums, before) in sums.chunks_exact_mut(own.len()).zip(&from[start..]) {
@@ -84,27 +84,28 @@ impl Lane {
 
     /// Moves costs out of the labels of the variable with this place in the scope.
     pub fn move_out(&mut self, shape: &[usize], axis: usize, costs: impl Iterator<Item = f64>) {
-        for (moved, cost) in self.moved[labels_before(shape, axis)..].iter_mut().zip(costs) {
-            *moved += cost;
+        for (added, cost) in self.added[labels_before(shape, axis)..].iter_mut().zip(costs) {
+            *added -= cost;
         }
         self.minima_from = self.minima_from.max(axis + 1);
         self.sums_to = self.sums_to.min(axis);
     }
 
-    /// Takes off the table's entries what was moved out. Returns that.
+    /// Adds to the table's entries what was added by label. Returns what was moved out.
     pub fn settle(mut self, table: &mut Table) -> Vec<f64> {
         let last = table.shape.len() - 1;
         while self.sums_to < last {
             self.raise(&table.shape);
         }
-        let own = &self.moved[labels_before(&table.shape, last)..];
+        let own = &self.added[labels_before(&table.shape, last)..];
         let (start, _) = level(&table.shape, last);
         for (row, sum) in table.costs.chunks_exact_mut(own.len()).zip(&self.sums[start..]) {
-            for (cost, less) in row.iter_mut().zip(own) {
-                *cost -= sum + less;
+            for (cost, own) in row.iter_mut().zip(own) {
+                *cost += sum + own;
             }
         }
-        self.moved
+        self.added.iter_mut().for_each(|cost| *cost = -*cost);
+        self.added
     }
 }
 

@@ -131,7 +131,7 @@ impl Remainder {
         table
     }
 
-    /// Takes off a table's entries what was moved out of it.
+    /// Takes off a table's entries what was moved out of it in its lane.
     pub fn settle(&mut self, index: usize, lane: Lane) {
         if self.tables[index].scope.is_empty() {
             return;
