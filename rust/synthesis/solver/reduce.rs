@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use super::SolveError;
+use super::marginals::Lane;
 use super::remainder::Remainder;
 use super::table::Table;
 
@@ -33,6 +34,8 @@ pub(super) fn drop_dead_labels(remainder: &mut Remainder) -> Result<(), SolveErr
 /// Labels that are dead.
 struct Dead {
     alive: Vec<Vec<bool>>,
+    /// By variable, whether labels have died.
+    touched: Vec<bool>,
     /// Variable and positions, in an order in which each follows from those before.
     drops: Vec<(usize, Vec<usize>)>,
     /// A variable that lost all labels.
@@ -50,6 +53,7 @@ impl Dead {
         }
         let any = !dead.is_empty();
         if any {
+            self.touched[variable] = true;
             self.drops.push((variable, dead));
         }
         any
@@ -60,6 +64,7 @@ fn dead_labels(remainder: &Remainder) -> Dead {
     let alive = remainder.labels.iter().map(|labels| vec![true; labels.len()]).collect();
     let mut dead = Dead {
         alive,
+        touched: vec![false; remainder.labels.len()],
         drops: Vec::new(),
         emptied: None,
     };
@@ -81,7 +86,8 @@ fn dead_labels(remainder: &Remainder) -> Dead {
     while let (Some(index), None) = (queue.pop_front(), dead.emptied) {
         queued[index] = false;
         let table = &remainder.tables[index];
-        let supported = support(table, &dead.alive);
+        let intact = table.scope.iter().all(|&variable| !dead.touched[variable]);
+        let supported = if intact { finite_labels(table) } else { support(table, &dead.alive) };
         for (&variable, supported) in table.scope.iter().zip(supported) {
             let unsupported = |&position: &usize| dead.alive[variable][position] && !supported[position];
             let unsupported = (0..supported.len()).filter(unsupported).collect();
@@ -96,6 +102,17 @@ fn dead_labels(remainder: &Remainder) -> Dead {
         }
     }
     dead
+}
+
+/// For each variable of the table, whether each of its labels has a finite entry.
+fn finite_labels(table: &Table) -> Vec<Vec<bool>> {
+    let mut lane = Lane::new(table);
+    let finite = |(axis, &size): (usize, &usize)| {
+        let mut least = vec![0.0; size];
+        lane.min_marginals(table, axis, &mut least);
+        least.into_iter().map(|cost| cost < f64::INFINITY).collect()
+    };
+    table.shape.iter().enumerate().map(finite).collect()
 }
 
 /// For each variable of the table, whether each of its labels has a finite entry among the labels that are alive.
