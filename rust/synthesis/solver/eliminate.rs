@@ -58,7 +58,7 @@ impl Bucket {
 
 /// A sum of tables with up to so many times the entries of the limit is made too, where the table that it leaves has at
 /// most [`GROWTH`] times the entries of those that it replaces: dual ascent then takes no longer and bounds better.
-const FREE: u64 = 64;
+const FREE: u64 = 16;
 const GROWTH: u64 = 2;
 
 /// Eliminates every variable whose sum of tables has at most `limit` entries, the smallest first, and those whose

@@ -68,19 +68,23 @@ pub enum SolveError {
 }
 
 /// Table entries up to which every variable is eliminated before the first dual ascent.
-const FIRST_SIZE: u64 = 1000;
+const FIRST_SIZE: u64 = 5000;
 /// By how much that grows where dual ascent stalls.
 const SIZE_GROWTH: u64 = 4;
 /// Dual ascent stalls where a round closes no more than this part of the gap.
 const STALLED: f64 = 0.02;
 /// Passes of dual ascent in a round.
-const PASSES: usize = 10;
+const PASSES: usize = 12;
 /// Table entries that dual ascent visits in the time that an elimination takes for one.
-const ENTRY_WORK: u64 = 8;
+const ENTRY_WORK: u64 = 4;
 /// The first width of the incumbents' search: reduced costs up to this part of the bound.
 const FIRST_WIDTH: f64 = 0.0005;
 /// Incumbents may take this part of the allowed table entries: there are several, and most prove nothing.
 const INCUMBENT_SHARE: u64 = 20;
+/// Where one takes no more than this part of what it may, the next round's search is wider.
+const CHEAP_SHARE: u64 = 16;
+/// By how much the width changes.
+const WIDTH_STEP: f64 = 4.0;
 /// Tries for an incumbent in a round.
 const TRIES: usize = 3;
 /// States that are expanded, for each variable left, to find some assignment where elimination has found none.
@@ -282,8 +286,8 @@ impl<'a> Solver<'a> {
                     return Ok(Status::Proven);
                 }
                 Attempt::Solved(_) => break,
-                Attempt::TooLarge => self.width /= 4.0,
-                Attempt::Infeasible => self.width *= 4.0,
+                Attempt::TooLarge => self.width /= WIDTH_STEP,
+                Attempt::Infeasible => self.width *= WIDTH_STEP,
             }
         }
         Ok(Status::Open)
@@ -299,6 +303,9 @@ impl<'a> Solver<'a> {
         let Some(order) = best_order(&part, limit) else {
             return Ok(Attempt::TooLarge);
         };
+        if order.entries <= limit / CHEAP_SHARE {
+            self.width *= WIDTH_STEP;
+        }
         eliminate_all(&mut part, &order, &mut self.budget);
         if part.variables().next().is_some() {
             return Ok(Attempt::TooLarge);
