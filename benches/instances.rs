@@ -9,6 +9,11 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use flate2::read::MultiGzDecoder;
 use hap::synthesis::solver::{Instance, Limits, solve};
 
+/// As in the extension module.
+#[cfg(not(feature = "python"))]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const NAMES: [&str; 10] = [
     "vgg",
     "chains",

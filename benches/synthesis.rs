@@ -11,6 +11,11 @@ use hap::cluster::{Cluster, Device, Group, Link, Member};
 use hap::graph::Graph;
 use hap::synthesis::{Request, synthesise};
 
+/// As in the extension module.
+#[cfg(not(feature = "python"))]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Eight devices, half of them twice as fast as the others.
 fn cluster() -> Cluster {
     let device = |rank: usize| {

@@ -6,8 +6,8 @@
 //!
 //! While passes go on, tables stay as they are: what was moved out of them is kept beside them, one cost for each label.
 
-use super::remainder::Remainder;
 use super::marginals::Lane;
+use super::remainder::Remainder;
 use super::rows::minimum;
 
 /// Raises the bound by `passes` passes; every min-marginal must be finite. Returns the bound and the number of
@@ -19,7 +19,13 @@ pub(super) fn ascend(remainder: &mut Remainder, passes: usize) -> (f64, u64) {
         // Whoever lies at the near end of a table has collected all from it on the way back.
         let anew = pass == 0;
         ascent.pass(remainder, Direction { forward: true, anew });
-        ascent.pass(remainder, Direction { forward: false, anew: false });
+        ascent.pass(
+            remainder,
+            Direction {
+                forward: false,
+                anew: false,
+            },
+        );
     }
     let work = ascent.work;
     ascent.settle(remainder);
@@ -85,19 +91,34 @@ impl Ascent {
     fn pass(&mut self, remainder: &mut Remainder, direction: Direction) {
         let count = self.variables.len();
         for step in 0..count {
-            self.visit(remainder, if direction.forward { step } else { count - 1 - step }, direction);
+            self.visit(
+                remainder,
+                if direction.forward { step } else { count - 1 - step },
+                direction,
+            );
         }
     }
 
     fn visit(&mut self, remainder: &mut Remainder, index: usize, direction: Direction) {
-        let Remainder { unary, tables, constant, .. } = remainder;
+        let Remainder {
+            unary,
+            tables,
+            constant,
+            ..
+        } = remainder;
         let unary = &mut unary[self.variables[index]];
         let visits = &self.visits[self.starts[index]..self.starts[index + 1]];
         let size = unary.len();
         self.messages.clear();
         self.messages.resize(size * visits.len(), 0.0);
         let (mut count_ahead, mut count_behind) = (0, 0);
-        let ends = |visit: &Visit| if direction.forward { (visit.after, visit.before) } else { (visit.before, visit.after) };
+        let ends = |visit: &Visit| {
+            if direction.forward {
+                (visit.after, visit.before)
+            } else {
+                (visit.before, visit.after)
+            }
+        };
         // Collect: the variable takes over all that its tables know about it.
         for (visit, message) in visits.iter().zip(self.messages.chunks_exact_mut(size)) {
             let (ahead, behind) = ends(visit);
@@ -124,7 +145,10 @@ impl Ascent {
         let part = 1.0 / parts as f64;
         for (visit, message) in visits.iter().zip(self.messages.chunks_exact(size)) {
             let handed = if ends(visit).0 { part } else { 0.0 };
-            let moved = message.iter().zip(&*unary).map(|(message, cost)| message - handed * cost);
+            let moved = message
+                .iter()
+                .zip(&*unary)
+                .map(|(message, cost)| message - handed * cost);
             self.lanes[visit.table].move_out(&tables[visit.table].shape, visit.axis, moved);
         }
         let kept = 1.0 - count_ahead as f64 * part;

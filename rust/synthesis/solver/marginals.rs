@@ -47,7 +47,11 @@ impl Lane {
             self.raise(&table.shape);
         }
         let (start, size) = level(&table.shape, axis + 1);
-        let costs = if axis + 1 == table.shape.len() { &table.costs } else { &self.minima[start - 1..][..size] };
+        let costs = if axis + 1 == table.shape.len() {
+            &table.costs
+        } else {
+            &self.minima[start - 1..][..size]
+        };
         let (start, size) = level(&table.shape, axis);
         minima_of_columns(costs, &self.sums[start..start + size], result);
         for (cost, added) in result.iter_mut().zip(&self.added[labels_before(&table.shape, axis)..]) {
@@ -63,7 +67,11 @@ impl Lane {
         let added = &self.added[labels_before(&table.shape, axis)..][..table.shape[axis]];
         let (start, size) = level(&table.shape, axis);
         let (minima, from) = self.minima.split_at_mut(start - 1 + size);
-        let costs = if axis + 1 == table.shape.len() { &table.costs } else { &from[..size * added.len()] };
+        let costs = if axis + 1 == table.shape.len() {
+            &table.costs
+        } else {
+            &from[..size * added.len()]
+        };
         minima_of_rows(costs, added, &mut minima[start - 1..]);
         costs.len()
     }
@@ -111,7 +119,9 @@ impl Lane {
 
 /// Where the entries over so many first variables lie among those over 0, 1, ..., and their number.
 fn level(shape: &[usize], count: usize) -> (usize, usize) {
-    shape[..count].iter().fold((0, 1), |(start, size), labels| (start + size, size * labels))
+    shape[..count]
+        .iter()
+        .fold((0, 1), |(start, size), labels| (start + size, size * labels))
 }
 
 fn labels_before(shape: &[usize], axis: usize) -> usize {

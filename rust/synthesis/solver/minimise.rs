@@ -40,7 +40,11 @@ pub(super) fn minimise_over(variable: usize, tables: &[Table]) -> Table {
     // One loop over the last of the outer variables, a walk over those before.
     let strides = rows.iter().chain(&columns).map(|aligned| &aligned.strides[..]);
     let (steps, strides): (Vec<usize>, Vec<Vec<usize>>) = strides
-        .map(|strides| strides.split_last().map_or((0, Vec::new()), |(&step, rest)| (step, rest.to_vec())))
+        .map(|strides| {
+            strides
+                .split_last()
+                .map_or((0, Vec::new()), |(&step, rest)| (step, rest.to_vec()))
+        })
         .unzip();
     let before = outer.len().saturating_sub(1);
     let mut walk = Walk::new(&shape[..before], strides);
@@ -116,10 +120,15 @@ struct Aligned<'a> {
 
 impl<'a> Aligned<'a> {
     fn new(table: &'a Table, outer: &[usize], inner: &[usize]) -> Aligned<'a> {
-        let own = outer.iter().filter(|variable| table.scope.binary_search(variable).is_ok());
+        let own = outer
+            .iter()
+            .filter(|variable| table.scope.binary_search(variable).is_ok());
         let order: Vec<usize> = own.chain(inner).copied().collect();
         let from = table.strides_in(&order);
-        let mut shape: Vec<usize> = order.iter().map(|&variable| table.shape[table.axis(variable)]).collect();
+        let mut shape: Vec<usize> = order
+            .iter()
+            .map(|&variable| table.shape[table.axis(variable)])
+            .collect();
         let to = row_major(&shape);
         let copy = (from != to).then(|| table.permuted(&shape, &from));
         let mut position = 0;
@@ -133,7 +142,12 @@ impl<'a> Aligned<'a> {
         let strides = strides.collect();
         let inner = shape.split_off(order.len() - inner.len()).iter().product();
         shape.push(inner);
-        Aligned { table, copy, strides, shape }
+        Aligned {
+            table,
+            copy,
+            strides,
+            shape,
+        }
     }
 
     fn costs(&self) -> &[f64] {
@@ -146,7 +160,11 @@ impl<'a> Aligned<'a> {
         let strides = strides.filter(|(own, _)| **own > 0).map(|(_, &other)| other).collect();
         let (&block, outer) = self.shape.split_last().expect("a block");
         let mut walk = Walk::new(outer, vec![strides]);
-        for costs in self.copy.get_or_insert_with(|| self.table.costs.clone()).chunks_exact_mut(block) {
+        for costs in self
+            .copy
+            .get_or_insert_with(|| self.table.costs.clone())
+            .chunks_exact_mut(block)
+        {
             for (cost, addend) in costs.iter_mut().zip(&other.costs()[walk.offsets[0]..]) {
                 *cost += addend;
             }

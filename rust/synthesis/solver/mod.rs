@@ -6,7 +6,8 @@
 //! * `remainder`: the equivalent problem in progress, over `table`s;
 //! * `reduce`: labels that cannot be are dropped (arc consistency);
 //! * `eliminate`: variables with small tables are eliminated (bucket elimination), in a greedy `order` where all are;
-//! * `dual`: dual ascent raises a lower bound by moving costs between tables (SRMP);
+//!   `minimise` is its inner loop;
+//! * `dual`: dual ascent raises a lower bound by moving costs between tables (SRMP), by their min-`marginals`;
 //! * `prune`: reduced costs say which labels an optimal assignment can have;
 //! * `search`: A* over partial assignments, where the rest is too large to eliminate;
 //! * [`certificate`]: the proof of the bound, and its checker.

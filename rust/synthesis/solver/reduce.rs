@@ -87,7 +87,11 @@ fn dead_labels(remainder: &Remainder) -> Dead {
         queued[index] = false;
         let table = &remainder.tables[index];
         let intact = table.scope.iter().all(|&variable| !dead.touched[variable]);
-        let supported = if intact { finite_labels(table) } else { support(table, &dead.alive) };
+        let supported = if intact {
+            finite_labels(table)
+        } else {
+            support(table, &dead.alive)
+        };
         for (&variable, supported) in table.scope.iter().zip(supported) {
             let unsupported = |&position: &usize| dead.alive[variable][position] && !supported[position];
             let unsupported = (0..supported.len()).filter(unsupported).collect();

@@ -38,7 +38,12 @@ pub(super) fn minimum(costs: &[f64]) -> f64 {
 
 /// The least cost of each row, with `added` to its entries (one cost per column).
 pub(super) fn minima_of_rows(costs: &[f64], added: &[f64], result: &mut [f64]) {
-    by_length!(added.len(), minima_of_short_rows, minima_of_long_rows, (costs, added, result));
+    by_length!(
+        added.len(),
+        minima_of_short_rows,
+        minima_of_long_rows,
+        (costs, added, result)
+    );
 }
 
 fn minima_of_short_rows<const LENGTH: usize>(costs: &[f64], added: &[f64], result: &mut [f64]) {
@@ -80,7 +85,12 @@ fn minima_of_long_rows(costs: &[f64], added: &[f64], result: &mut [f64]) {
 
 /// The least cost of each column, with `added` to its entries (one cost per row).
 pub(super) fn minima_of_columns(costs: &[f64], added: &[f64], result: &mut [f64]) {
-    by_length!(result.len(), minima_of_few_columns, minima_of_many_columns, (costs, added, result));
+    by_length!(
+        result.len(),
+        minima_of_few_columns,
+        minima_of_many_columns,
+        (costs, added, result)
+    );
 }
 
 fn minima_of_few_columns<const LENGTH: usize>(costs: &[f64], added: &[f64], result: &mut [f64]) {

@@ -75,7 +75,7 @@ const SIZE_GROWTH: u64 = 4;
 const STALLED: f64 = 0.02;
 /// Passes of dual ascent in a round.
 const PASSES: usize = 12;
-/// Table entries that dual ascent visits in the time that an elimination takes for one.
+/// Table entries that dual ascent visits in the time an elimination takes for one.
 const ENTRY_WORK: u64 = 4;
 /// The first width of the incumbents' search: reduced costs up to this part of the bound.
 const FIRST_WIDTH: f64 = 0.0005;
@@ -217,11 +217,11 @@ impl<'a> Solver<'a> {
 
     /// Drops dead labels. Where no assignment is left, the incumbent is the best one.
     fn drop_dead_labels(&mut self) -> Result<Status, SolveError> {
-        match drop_dead_labels(&mut self.remainder) {
-            Err(_) if self.incumbent.is_some() => Ok(Status::Proven),
-            Err(error) => Err(error),
-            Ok(()) => Ok(self.close()),
+        let dropped = drop_dead_labels(&mut self.remainder);
+        if dropped.is_err() && self.incumbent.is_some() {
+            return Ok(Status::Proven);
         }
+        dropped.map(|()| self.close())
     }
 
     /// Where no variable is left to be decided, what was decided is the best of the remainder.

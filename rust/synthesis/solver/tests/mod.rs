@@ -288,7 +288,7 @@ fn search_finishes_where_tables_may_not_grow() {
 
 #[test]
 fn tampered_certificates_are_refused() {
-    let problem = ladder(30, 4, 5, 5);
+    let problem = ladder(40, 4, 6, 5);
     let certificate = solved(&problem, &Limits::default()).unwrap().certificate;
     let refused = |change: &dyn Fn(&mut Certificate)| {
         let mut tampered = certificate.clone();
