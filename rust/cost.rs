@@ -13,6 +13,9 @@
 //! Every cost is an [`Affine`] function of the shares around the given ones, and its value there is the cost
 //! itself, so that the linear program cannot drift from the search.
 
+mod affine;
+mod alike;
+
 use crate::cluster::{Cluster, CollectiveCost, Device, Link, collective_name};
 use crate::graph::{Choice, Collective, Graph};
 use crate::placement::Placement;
@@ -20,44 +23,8 @@ use crate::program::{Conversion, Implementation};
 use crate::shares::Shares;
 use crate::wellformed::validate_placement;
 
-/// A function of one device's shares: its value at the given shares, and its slopes by axis there (at most two
-/// matter).
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Affine {
-    /// Value at the shares that the cost model was made for.
-    pub value: f64,
-    /// Axis, and change of the value per unit share of that axis on this device.
-    pub slopes: [Option<(usize, f64)>; 2],
-}
-
-impl Affine {
-    /// The same for all shares.
-    pub fn constant(value: f64) -> Self {
-        Self {
-            value,
-            slopes: [None, None],
-        }
-    }
-
-    /// `constant + slope * share`.
-    fn line(constant: f64, axis: usize, slope: f64, share: f64) -> Self {
-        Self {
-            value: constant + slope * share,
-            slopes: [Some((axis, slope)), None],
-        }
-    }
-
-    /// Scaled by `factor`, then moved by `offset`.
-    pub(crate) fn scaled(self, factor: f64, offset: f64) -> Self {
-        let slopes = self
-            .slopes
-            .map(|slope| slope.map(|(axis, slope)| (axis, slope * factor)));
-        Self {
-            value: self.value * factor + offset,
-            slopes,
-        }
-    }
-}
+pub use affine::Affine;
+use alike::alike;
 
 /// A collective, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,6 +94,10 @@ pub struct CostModel<'a> {
     graph: &'a Graph,
     shares: &'a Shares,
     devices: Vec<&'a Device>,
+    /// By device: the first one that is like it.
+    alike: Vec<usize>,
+    /// The first devices of each kind.
+    kinds: Vec<usize>,
     /// FLOP/s by [`Self::dtypes`] of the operator, then by device.
     speeds: Vec<Vec<f64>>,
     /// By operator: its row in [`Self::speeds`].
@@ -159,10 +130,12 @@ impl<'a> CostModel<'a> {
             }
         }
         let speed = |device: &Device, dtype| device.flops_of(dtype).expect("a validated cluster has a default");
-        let speeds = names
+        let speeds: Vec<Vec<f64>> = names
             .iter()
             .map(|dtype| devices.iter().map(|device| speed(device, dtype)).collect())
             .collect();
+        let alike = alike(&devices, &speeds, shares);
+        let kinds = (0..devices.len()).filter(|&device| alike[device] == device).collect();
         let mut measured = [None; SLOTS];
         for conversion in [
             Conversion::AllGather,
@@ -183,6 +156,8 @@ impl<'a> CostModel<'a> {
             graph,
             shares,
             devices,
+            alike,
+            kinds,
             speeds,
             dtypes,
             participants,
@@ -195,6 +170,11 @@ impl<'a> CostModel<'a> {
     /// Number of devices.
     pub fn devices(&self) -> usize {
         self.devices.len()
+    }
+
+    /// By device: the first one that is as fast and has the same shares, so that everything costs the same there.
+    pub fn alike(&self) -> &[usize] {
+        &self.alike
     }
 
     /// Share of communication that hides behind computation, 0 to 1.
@@ -289,9 +269,9 @@ impl<'a> CostModel<'a> {
 
     /// Seconds of a collective.
     pub fn transfer(&self, transfer: &Transfer) -> f64 {
-        let devices = 0..self.devices();
-        devices
-            .map(|device| self.transfer_affine(transfer, device).value)
+        let kinds = self.kinds.iter();
+        kinds
+            .map(|&device| self.transfer_affine(transfer, device).value)
             .fold(0.0, f64::max)
     }
 

@@ -1,6 +1,6 @@
 //! Shares: which fraction of each axis each device gets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::Graph;
 use crate::program::Splits;
@@ -67,10 +67,8 @@ fn by_axis<T>(
     named: &BTreeMap<String, Vec<T>>,
     convert: impl Fn(&str, u64, &[T]) -> Result<Vec<f64>, SharesError>,
 ) -> Result<Shares, SharesError> {
-    if let Some(unknown) = named
-        .keys()
-        .find(|name| graph.axes.iter().all(|axis| axis.name != **name))
-    {
+    let known: BTreeSet<&String> = graph.axes.iter().map(|axis| &axis.name).collect();
+    if let Some(unknown) = named.keys().find(|name| !known.contains(name)) {
         return Err(SharesError(format!(
             "there is a split for \"{unknown}\", which is no axis of the graph"
         )));

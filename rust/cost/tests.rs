@@ -290,4 +290,33 @@ proptest! {
         }
         prop_assert!(smooth > 40);
     }
+
+    /// With few units and speeds, many devices are alike: they cost the same, and no other device is left out.
+    #[test]
+    fn devices_that_are_alike_cost_the_same(seed: u64, count in 2usize..12) {
+        let random = &mut Random(seed);
+        let flops: Vec<f64> = (0..count).map(|_| [1e9, 2e9][random.below(2)]).collect();
+        let shares: Shares = (0..3)
+            .map(|_| {
+                let units: Vec<f64> = (0..count).map(|device| 1.0 + f64::from(u8::from(device > 0)) * random.below(2) as f64).collect();
+                let total: f64 = units.iter().sum();
+                units.iter().map(|units| units / total).collect()
+            })
+            .collect();
+        let (graph, cluster) = (product(), cluster(&flops, BANDWIDTH, LATENCY));
+        let costs = CostModel::new(&graph, &cluster, &shares);
+        for device in 0..count {
+            let first = costs.alike()[device];
+            prop_assert!(first <= device && costs.alike()[first] == first);
+            prop_assert_eq!(all_costs(&costs, &graph, device), all_costs(&costs, &graph, first));
+        }
+        let collectives = [Conversion::AllGather, Conversion::ReduceScatter].map(|conversion| {
+            let implementation = Implementation::Padded;
+            Transfer { conversion, implementation, bytes: 64.0, axis: Some(random.below(3)), target: None }
+        });
+        for transfer in collectives {
+            let slowest = (0..count).map(|device| costs.transfer_affine(&transfer, device).value).fold(0.0, f64::max);
+            prop_assert_eq!(costs.transfer(&transfer), slowest);
+        }
+    }
 }

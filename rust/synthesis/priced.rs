@@ -23,7 +23,7 @@ impl<'a> PricedCosts<'a> {
     /// # Errors
     /// Weights that are not one per device, are negative or do not sum to one; a theta outside 0 to 1.
     pub fn new(graph: &Graph, model: &'a CostModel<'a>, prices: &Prices) -> Result<Self, SynthesisError> {
-        let weights = weights(prices, model.devices())?;
+        let weights = by_kind(&weights(prices, model.devices())?, model.alike());
         let overlap = model.overlap();
         let theta = prices.theta.unwrap_or(1.0 / (1.0 + overlap));
         if !(0.0..=1.0).contains(&theta) {
@@ -43,10 +43,9 @@ impl<'a> PricedCosts<'a> {
                 continue;
             }
             let price = |choice| {
-                let seconds = weights.iter().enumerate().map(|(device, weight)| match *weight {
-                    0.0 => 0.0,
-                    weight => weight * model.compute(index, choice, device),
-                });
+                let seconds = weights
+                    .iter()
+                    .map(|&(device, weight)| weight * model.compute(index, choice, device));
                 theta * seconds.sum::<f64>() + communication * model.inside(choice)
             };
             compute.push(operator.choices.iter().map(price).collect());
@@ -97,6 +96,18 @@ fn signature(operator: &Operator, dtype: u64) -> Vec<u64> {
         }
     }
     words
+}
+
+/// The weights of devices that are alike together, with the first of these; those that are not 0.
+fn by_kind(weights: &[f64], alike: &[usize]) -> Vec<(usize, f64)> {
+    let mut sums = vec![0.0; weights.len()];
+    for (&first, weight) in alike.iter().zip(weights) {
+        sums[first] += weight;
+    }
+    sums.into_iter()
+        .enumerate()
+        .filter(|(_, weight)| *weight != 0.0)
+        .collect()
 }
 
 fn weights(prices: &Prices, devices: usize) -> Result<Vec<f64>, SynthesisError> {
