@@ -1,6 +1,7 @@
 """The models whose training steps are synthesised, in the shapes that the paper measured, for eight devices.
 
-Each builds a module and a global batch: 32 samples for each device, text of 128 tokens, images of 32 x 32.
+Each builds a module and a global batch: 32 samples for each device, text of 128 tokens, images of 32 x 32; the large
+language models have one sample of their full length for each device.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ class BertMoE(nn.Module):
         return F.cross_entropy(self.head(states).flatten(0, 1), y.flatten()) + 0.01 * total
 
 
-def _tokens() -> torch.Tensor:
-    return torch.zeros(BATCH, SEQUENCE, dtype=torch.int64)
+def _tokens(batch: int = BATCH, sequence: int = SEQUENCE) -> torch.Tensor:
+    return torch.zeros(batch, sequence, dtype=torch.int64)
 
 
 def _images() -> tuple[torch.Tensor, torch.Tensor]:
@@ -177,6 +178,26 @@ def _llama(layers: int) -> Built:
     return LlamaForCausalLM(config), (), {"input_ids": ids, "labels": ids}
 
 
+def _llama3_8b(layers: int) -> Built:
+    config = LlamaConfig(
+        num_hidden_layers=layers,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128_256,
+        max_position_embeddings=8192,
+    )
+    ids = _tokens(DEVICES, 8192)
+    return LlamaForCausalLM(config), (), {"input_ids": ids, "labels": ids}
+
+
+def _gpt3_175b(layers: int) -> Built:
+    config = GPT2Config(n_layer=layers, n_embd=12_288, n_head=96, n_positions=2048)
+    ids = _tokens(DEVICES, 2048)
+    return GPT2LMHeadModel(config), (), {"input_ids": ids, "labels": ids}
+
+
 MODELS: dict[str, Callable[[], Built]] = {
     "mlp": _mlp,
     "chains_4": partial(_chains, 4, 4),
@@ -186,8 +207,10 @@ MODELS: dict[str, Callable[[], Built]] = {
     "vit_48": partial(_vit, 48),
     "gpt2_12": partial(_gpt2, 12),
     "gpt2_24": partial(_gpt2, 24),
-    "gpt2_96": partial(_gpt2, 96),
     "bert_12": partial(_bert, 12),
     "bert_moe_12": partial(_bert_moe, 12),
     "llama_8": partial(_llama, 8),
+    "llama3_8b_32": partial(_llama3_8b, 32),
+    "gpt3_175b_24": partial(_gpt3_175b, 24),
+    "gpt3_175b_96": partial(_gpt3_175b, 96),
 }
