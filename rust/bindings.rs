@@ -1,7 +1,7 @@
 //! The Python extension module `hap._core`: JSON in, JSON out, and random words. See `python/hap/_core.pyi`.
 //!
 //! Every method releases the interpreter's lock while it works, and turns every error of the core into a
-//! `ValueError`.
+//! `ValueError`. Those that may take long answer Ctrl-C, and report to a callback.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,10 +18,14 @@ use crate::random::{Stream, Window};
 use crate::shares::{NamedShares, from_fractions, from_splits};
 use crate::simulate::{Options, simulate};
 use crate::stages::stages;
-use crate::synthesis::solver::{self, Instance, Limits};
+use crate::synthesis::solver::{self, Instance, Limits, Solution};
 use crate::synthesis::{self, Request};
 use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
+
+mod observer;
+
+use observer::observed;
 
 /// The solver makes and drops small tables by the ten thousand: a third of its time with the system's allocator.
 #[global_allocator]
@@ -30,7 +34,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// A training step, parsed and validated once.
 #[pyclass(name = "Graph", module = "hap._core", frozen)]
 struct PyGraph {
-    graph: Graph,
+    graph: Arc<Graph>,
     names: Names,
     /// The program that was read last: callers simulate one program under many splits.
     last: Mutex<Option<(String, Arc<ValidProgram>)>>,
@@ -44,7 +48,7 @@ impl PyGraph {
             let graph = Graph::from_json(json).map_err(value_error)?;
             let names = graph.names();
             Ok(Self {
-                graph,
+                graph: Arc::new(graph),
                 names,
                 last: Mutex::new(None),
             })
@@ -52,11 +56,21 @@ impl PyGraph {
     }
 
     /// The cheapest program under a request.
-    fn synthesise(&self, py: Python<'_>, cluster: &str, request: &str) -> PyResult<String> {
+    #[pyo3(signature = (cluster, request, progress = None))]
+    fn synthesise(
+        &self,
+        py: Python<'_>,
+        cluster: &str,
+        request: &str,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
         py.detach(|| {
             let cluster = Cluster::from_json(cluster).map_err(value_error)?;
             let request: Request = parse("request", request)?;
-            let synthesis = synthesis::synthesise(&self.graph, &cluster, &request).map_err(value_error)?;
+            let graph = Arc::clone(&self.graph);
+            let synthesis = observed(progress.as_ref(), move |watch| {
+                synthesis::synthesise_watched(&graph, &cluster, &request, watch)
+            })?;
             if let Err(error) = validate_with(&self.graph, &self.names, &synthesis.program) {
                 unreachable!("synthesis made a wrong program: {error}");
             }
@@ -136,13 +150,10 @@ impl PyGraph {
 
 /// Solves a weighted constraint problem exactly.
 #[pyfunction]
-fn solve(py: Python<'_>, problem: &str, limits: &str) -> PyResult<String> {
+#[pyo3(signature = (problem, limits, progress = None))]
+fn solve(py: Python<'_>, problem: &str, limits: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
     py.detach(|| {
-        let instance = Instance::from_json(problem)
-            .map_err(|error| PyValueError::new_err(format!("the problem cannot be read: {error}")))?;
-        let limits: Limits = parse("limits", limits)?;
-        check_seconds(&limits)?;
-        let solution = solver::solve(&instance.problem, &limits).map_err(value_error)?;
+        let solution = solution(problem, limits, progress.as_ref())?;
         write(&Solved {
             gap: solution.gap(),
             assignment: solution.assignment,
@@ -151,6 +162,26 @@ fn solve(py: Python<'_>, problem: &str, limits: &str) -> PyResult<String> {
             table_entries: solution.table_entries,
             states: solution.states,
         })
+    })
+}
+
+/// The certificate of a weighted constraint problem.
+#[pyfunction]
+#[pyo3(signature = (problem, limits, progress = None))]
+fn certificate(py: Python<'_>, problem: &str, limits: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
+    py.detach(|| {
+        let solution = solution(problem, limits, progress.as_ref())?;
+        solution.certificate.to_json().map_err(value_error)
+    })
+}
+
+fn solution(problem: &str, limits: &str, progress: Option<&Py<PyAny>>) -> PyResult<Solution> {
+    let instance = Instance::from_json(problem)
+        .map_err(|error| PyValueError::new_err(format!("the problem cannot be read: {error}")))?;
+    let limits: Limits = parse("limits", limits)?;
+    check_seconds(&limits)?;
+    observed(progress, move |watch| {
+        solver::solve_watched(&instance.problem, &limits, watch)
     })
 }
 
@@ -193,6 +224,7 @@ struct Solved {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyGraph>()?;
     module.add_function(wrap_pyfunction!(solve, module)?)?;
+    module.add_function(wrap_pyfunction!(certificate, module)?)?;
     module.add_function(wrap_pyfunction!(random_words, module)?)
 }
 

@@ -2,12 +2,16 @@
 
 The formats are those of ``rust/graph.rs`` (``hap-graph-1``), ``rust/cluster.rs`` (``hap-cluster-1``) and
 ``rust/program.rs``. All methods release the interpreter's lock.
+
+What may take long answers Ctrl-C, and takes a callback ``progress(bound, cost, work, variables)``. It is called about
+every 20 ms, with the lower bound so far, the cost of the best assignment so far (infinite before the first), the table
+entries visited, and the variables not yet decided. What it raises ends the call, and is raised from there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
-__all__ = ["Graph", "random_words", "solve"]
+__all__ = ["Graph", "certificate", "random_words", "solve"]
 
 @final
 class Graph:
@@ -16,7 +20,9 @@ class Graph:
     def __new__(cls, json: bytes) -> Graph:
         """Reads ``hap-graph-1``."""
 
-    def synthesise(self, cluster: str, request: str) -> str:
+    def synthesise(
+        self, cluster: str, request: str, progress: Callable[[float, float, int, int], object] | None = None
+    ) -> str:
         """The cheapest program, proven so unless a limit was reached.
 
         Args:
@@ -24,6 +30,7 @@ class Graph:
             request: ``{"splits", "prices": {"weights", "theta"}, "constraints": {"forbidden_axes", "allowed_axes",
                 "placements", "outputs", "require_axis"}, "random": null | seed, "limits"}``; all but the splits have
                 defaults, see ``rust/synthesis/request.rs``.
+            progress: called now and then.
 
         Returns:
             ``{"program", "cost", "bound", "search_gap", "seconds", "table_entries", "states"}``.
@@ -66,17 +73,25 @@ class Graph:
     def validate(self, program: str) -> None:
         """Proves that a program computes this graph; the error names the instruction and what is missing."""
 
-def solve(problem: str, limits: str) -> str:
+def solve(problem: str, limits: str, progress: Callable[[float, float, int, int], object] | None = None) -> str:
     """Solves a weighted constraint problem exactly.
 
     Args:
         problem: ``hap-cfn-1``: ``{"format", "name", "domains": [labels per variable], "factors": [{"scope",
             "costs"}]}``, costs row-major, ``null`` for infinite.
         limits: ``{"table_entries": n, "work": n, "seconds": null | s}``; absent ones take their defaults.
+        progress: called now and then.
 
     Returns:
         ``{"assignment": [label per variable], "cost", "bound", "gap", "table_entries", "states"}``; the gap is 0
         where the assignment is proven optimal.
+    """
+
+def certificate(problem: str, limits: str, progress: Callable[[float, float, int, int], object] | None = None) -> str:
+    """Why no assignment of a weighted constraint problem costs less than a bound: ``hap-certificate-1``.
+
+    The arguments are those of :func:`solve`; :func:`hap.planning.certificate.check` is a checker. The bound is that of
+    :func:`solve`, unless a search proved more than the steps of a certificate can say.
     """
 
 def random_words(

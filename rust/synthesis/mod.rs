@@ -35,7 +35,7 @@ pub use request::{Constraints, Prices, Request, Synthesis, SynthesisError};
 
 use costs::{Costs, RandomCosts};
 use priced::PricedCosts;
-use solver::{Limits, Solution, SolveError};
+use solver::{Limits, Solution, SolveError, Watch};
 
 /// The cheapest program of a graph under a request, for a validated graph and a validated cluster.
 ///
@@ -44,8 +44,21 @@ use solver::{Limits, Solution, SolveError};
 /// # Errors
 /// Requests that do not fit the graph or the cluster; constraints that leave no program; limits too small to find one.
 pub fn synthesise(graph: &Graph, cluster: &Cluster, request: &Request) -> Result<Synthesis, SynthesisError> {
+    synthesise_watched(graph, cluster, request, &Watch::default())
+}
+
+/// As [`synthesise`], observed by someone who may stop it.
+///
+/// # Errors
+/// As [`synthesise`], and [`SynthesisError::Stopped`].
+pub fn synthesise_watched(
+    graph: &Graph,
+    cluster: &Cluster,
+    request: &Request,
+    watch: &Watch<'_>,
+) -> Result<Synthesis, SynthesisError> {
     let started = Instant::now();
-    with_costs(graph, cluster, request, Search { started })
+    with_costs(graph, cluster, request, Search { started, watch })
 }
 
 /// The weighted constraint problem of a request. The model's variables say what the problem's labels stand for.
@@ -89,16 +102,17 @@ impl Task for MakeModel {
     }
 }
 
-struct Search {
+struct Search<'a> {
     started: Instant,
+    watch: &'a Watch<'a>,
 }
 
-impl Task for Search {
+impl Task for Search<'_> {
     type Answer = Synthesis;
 
     fn run(self, graph: &Graph, request: &Request, costs: &impl Costs) -> Result<Synthesis, SynthesisError> {
         let mut model = Model::new(graph, &request.constraints, costs, Encoding::default())?;
-        let solution = solve(graph, &model, &request.limits)?;
+        let solution = solve(graph, &model, &request.limits, self.watch)?;
         let (program, communication) = emit::emit(graph, &mut model, &solution.assignment);
         let cost = model.computation(graph, costs, &solution.assignment) + communication;
         assert!(
@@ -122,7 +136,7 @@ impl Task for Search {
     }
 }
 
-fn solve(graph: &Graph, model: &Model, limits: &Limits) -> Result<Solution, SynthesisError> {
+fn solve(graph: &Graph, model: &Model, limits: &Limits, watch: &Watch<'_>) -> Result<Solution, SynthesisError> {
     if let Some(seconds) = limits.seconds.filter(|seconds| !(0.0..1e9).contains(seconds)) {
         return Err(SynthesisError::Request {
             field: "limits.seconds".to_owned(),
@@ -130,11 +144,12 @@ fn solve(graph: &Graph, model: &Model, limits: &Limits) -> Result<Solution, Synt
             got: seconds.to_string(),
         });
     }
-    solver::solve(&model.problem, limits).map_err(|error| match error {
+    solver::solve_watched(&model.problem, limits, watch).map_err(|error| match error {
         SolveError::Infeasible { variable } => SynthesisError::Infeasible(match variable {
             Some(variable) => format!("nothing fits {}", model.describe(graph, variable)),
             None => "the operators' choices cannot be joined by conversions".to_owned(),
         }),
+        SolveError::Stopped => SynthesisError::Stopped,
         SolveError::LimitReached { bound } => SynthesisError::LimitReached { bound },
         SolveError::Invalid { .. } => unreachable!("the model is well formed: {error}"),
     })

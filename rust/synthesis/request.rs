@@ -149,6 +149,9 @@ pub enum SynthesisError {
     /// No combination of choices can be joined by conversions.
     #[error("no program keeps to the constraints: {0}")]
     Infeasible(String),
+    /// The observer stopped the synthesis.
+    #[error("the observer stopped the synthesis")]
+    Stopped,
     /// The limits were reached before any program was found.
     #[error(
         "no program was found within the limits (none costs less than {bound} s): raise limits.table_entries, limits.work or limits.seconds"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +18,7 @@ from hap.planning.outer import Found, search
 from hap.planning.pins import Pins, read_pins, spelled_by_name
 from hap.planning.plan import FORMAT, Fingerprints, Plan, Replica, Stage
 from hap.planning.problem import Problem
-from hap.planning.progress import Progress
+from hap.planning.progress import Progress, Report
 from hap.planning.setup import make_problem
 from hap.program import Placements
 
@@ -38,6 +38,7 @@ def plan(
     forbid: Pins | None = None,
     optimiser_tensors: int = 2,
     limits: Limits | None = None,
+    progress: Callable[[Report], object] | None = None,
 ) -> Plan:
     """The fastest way found to train a module on these devices. Needs no devices and no process group.
 
@@ -80,6 +81,8 @@ def plan(
         forbid: likewise, the placements that they must not have.
         optimiser_tensors: tensors of optimiser state per parameter, for the prediction of memory; Adam has two.
         limits: limits of each synthesis; by default there are none that models of usual size meet.
+        progress: called with a :class:`hap.planning.progress.Report` at each phase of planning, and about every 20 ms
+            during a synthesis. What it raises ends planning. It changes nothing about the plan.
 
     Raises:
         ClusterError: a device is unknown or a figure is wrong.
@@ -93,10 +96,10 @@ def plan(
     if not isinstance(module, torch.nn.Module):
         raise PlanError(f"plan: expected a torch.nn.Module, got {type(module).__name__}")
     pins = read_pins(pin, forbid)
-    with Progress() as progress:
-        progress.update("tracing")
+    with Progress(progress) as shown:
+        shown.update("tracing")
         graph = trace(module, example_inputs, example_kwargs)
-        progress.update("finding axes")
+        shown.update("finding axes")
         axes = annotate(graph)
         problem = make_problem(
             axes,
@@ -107,7 +110,7 @@ def plan(
             optimiser_tensors=optimiser_tensors,
             limits=limits,
         )
-        return make_plan(problem, search(problem, progress), axes)
+        return make_plan(problem, search(problem, shown), axes)
 
 
 def plan_axes(
@@ -123,6 +126,7 @@ def plan_axes(
     placements: Mapping[str, Placements] | None = None,
     splits: Mapping[str, Sequence[int]] | None = None,
     limits: Limits | None = None,
+    progress: Callable[[Report], object] | None = None,
 ) -> Plan:
     """The fastest plan found for a graph whose axes are known.
 
@@ -138,6 +142,7 @@ def plan_axes(
         placements: by name of a parameter or buffer, the placement that it must be stored in, because it already is.
         splits: by name of an axis, the units by device that must be kept, because something is already stored so.
         limits: limits of each synthesis.
+        progress: as for :func:`plan`.
 
     Raises:
         PlanError: an argument is wrong, no program satisfies the constraints, or no plan fits the devices' memory.
@@ -154,8 +159,8 @@ def plan_axes(
         splits=splits,
         limits=limits,
     )
-    with Progress() as progress:
-        return make_plan(problem, search(problem, progress), axes)
+    with Progress(progress) as shown:
+        return make_plan(problem, search(problem, shown), axes)
 
 
 def make_plan(problem: Problem, found: Found, axes: AxisGraph) -> Plan:

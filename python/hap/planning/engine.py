@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,11 +17,14 @@ from hap.program import Program, Splits
 
 _log = logging.getLogger("hap")
 
+Observer = Callable[[float, float, int, int], object]
+"""Called during a synthesis with its bound, the cost of its best program, its work, and its open decisions."""
+
 
 class CoreGraph(Protocol):
     """``hap._core.Graph``: everything is JSON."""
 
-    def synthesise(self, cluster: str, request: str) -> str:
+    def synthesise(self, cluster: str, request: str, progress: Observer | None = None) -> str:
         """The cheapest program."""
 
     def simulate(self, cluster: str, program: str, splits: str, options: str) -> str:
@@ -93,8 +97,27 @@ class _Reply(msgspec.Struct):
     search_gap: float
 
 
+class _Relay:
+    """An observer that remembers what it raised: that is no error of the core."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.raised: BaseException | None = None
+
+    def __call__(self, bound: float, cost: float, work: int, variables: int) -> None:
+        try:
+            self._observer(bound, cost, work, variables)
+        except BaseException as error:
+            self.raised = error
+            raise
+
+
 class Engine:
-    """Calls of the core for one graph and one cluster. Remembers what it has simulated."""
+    """Calls of the core for one graph and one cluster. Remembers what it has simulated.
+
+    Attributes:
+        observer: called now and then during a synthesis; what it raises ends the synthesis.
+    """
 
     def __init__(
         self, graph: CoreGraph, cluster: Cluster, *, optimiser_tensors: int = 2, limits: Limits | None = None
@@ -104,6 +127,7 @@ class Engine:
         self.machine = machine(cluster)
         self.optimiser_tensors = optimiser_tensors
         self.last_synthesis_time: float | None = None
+        self.observer: Observer | None = None
         self._cluster = cluster.to_json()
         self._limits = limits or Limits()
         self._options = msgspec.json.encode({"optimiser_tensors": optimiser_tensors, "timeline": False}).decode()
@@ -119,10 +143,13 @@ class Engine:
         limits = msgspec.to_builtins(self._limits)
         if limits:
             request["limits"] = limits
+        relay = None if self.observer is None else _Relay(self.observer)
         started = time.perf_counter()
         try:
-            text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode())
+            text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), relay)
         except ValueError as error:
+            if relay is not None and error is relay.raised:
+                raise
             raise NoProgramError(f"no program: {error}") from error
         reply = msgspec.json.decode(text, type=_Reply)
         seconds = time.perf_counter() - started

@@ -44,6 +44,7 @@ def search(problem: Problem, progress: Progress) -> Found:
     Raises:
         PlanError: no program satisfies the constraints, or none fits the devices' memory.
     """
+    problem.engine.observer = None if progress.callback is None else progress.observe
     try:
         return _search(problem, progress)
     except NoProgramError as error:

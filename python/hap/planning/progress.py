@@ -1,10 +1,13 @@
-"""A progress bar for people who wait: only on a terminal, and only after a while."""
+"""How far planning has come: a bar for people who wait, on a terminal and after a while, and reports for a callback."""
 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 
 from rich import progress as bars
@@ -18,10 +21,38 @@ PATIENCE = 2.0
 PHASES = 8
 
 
-class Progress:
-    """Shows the phase that planning is in, on standard error, if that is a terminal, after two seconds."""
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How far planning has come, for the callback of :func:`hap.plan`.
 
-    def __init__(self) -> None:
+    A plan takes many syntheses; the numbers are those of the one that runs, and defaults between two.
+
+    Attributes:
+        phase: what is being done.
+        bound: a lower bound, in priced seconds, of all programs; it only rises during a synthesis.
+        cost: priced seconds of the best program so far; it only falls during a synthesis.
+        work: table entries that the synthesis has visited.
+        variables: decisions of it that are still open.
+    """
+
+    phase: str
+    bound: float = -math.inf
+    cost: float = math.inf
+    work: int = 0
+    variables: int = 0
+
+
+class Progress:
+    """Shows the phase that planning is in, on standard error, if that is a terminal, after two seconds.
+
+    Args:
+        callback: called with a :class:`Report` at each phase, and about every 20 ms during a synthesis; what it raises
+            ends planning.
+    """
+
+    def __init__(self, callback: Callable[[Report], object] | None = None) -> None:
+        self.callback = callback
+        self._phase = "planning"
         self._bar = bars.Progress(
             bars.TextColumn("hap: {task.description}"),
             bars.BarColumn(),
@@ -53,3 +84,11 @@ class Progress:
         """Planning has come to this phase."""
         _log.debug("planning: %s", phase)
         self._bar.update(self._task, description=phase, advance=1)
+        self._phase = phase
+        if self.callback is not None:
+            self.callback(Report(phase))
+
+    def observe(self, bound: float, cost: float, work: int, variables: int) -> None:
+        """A synthesis has come this far."""
+        if self.callback is not None:
+            self.callback(Report(self._phase, bound, cost, work, variables))

@@ -5,6 +5,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::SolveError;
+use super::watch::Watch;
 
 /// Limits of a solve. Under `table_entries` and `work` alone, equal problems give equal solutions; `seconds` makes the
 /// result depend on the machine.
@@ -47,7 +48,9 @@ impl Limits {
 }
 
 /// What has been spent.
-pub(super) struct Budget {
+pub(super) struct Budget<'a> {
+    /// Who looks on.
+    pub watch: &'a Watch<'a>,
     limits: Limits,
     started: Instant,
     work: u64,
@@ -55,9 +58,10 @@ pub(super) struct Budget {
     pub table_entries: u64,
 }
 
-impl Budget {
-    pub fn new(limits: &Limits) -> Budget {
+impl<'a> Budget<'a> {
+    pub fn new(limits: &Limits, watch: &'a Watch<'a>) -> Self {
         Budget {
+            watch,
             limits: limits.clone(),
             started: Instant::now(),
             work: 0,
@@ -68,6 +72,8 @@ impl Budget {
     /// Notes that table entries were visited.
     pub fn work(&mut self, entries: u64) {
         self.work = self.work.saturating_add(entries);
+        self.watch.note_work(self.work);
+        self.watch.visited(entries);
     }
 
     /// Notes that an elimination computed table entries.
@@ -91,6 +97,6 @@ impl Budget {
     pub fn is_spent(&self) -> bool {
         // Seconds as they are: not every number, such as infinity, is a `Duration`.
         let out_of_time = |seconds| self.started.elapsed().as_secs_f64() >= seconds;
-        self.work >= self.limits.work || self.limits.seconds.is_some_and(out_of_time)
+        self.watch.is_stopped() || self.work >= self.limits.work || self.limits.seconds.is_some_and(out_of_time)
     }
 }

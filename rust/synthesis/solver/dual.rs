@@ -9,23 +9,22 @@
 use super::marginals::Lane;
 use super::remainder::Remainder;
 use super::rows::minimum;
+use super::watch::Watch;
 
 /// Raises the bound by `passes` passes; every min-marginal must be finite. Returns the bound and the number of
 /// table entries visited.
-pub(super) fn ascend(remainder: &mut Remainder, passes: usize) -> (f64, u64) {
+pub(super) fn ascend(remainder: &mut Remainder, passes: usize, watch: &Watch) -> (f64, u64) {
     let variables: Vec<usize> = remainder.variables().collect();
     let mut ascent = Ascent::new(remainder, &variables);
     for pass in 0..passes {
         // Whoever lies at the near end of a table has collected all from it on the way back.
         let anew = pass == 0;
-        ascent.pass(remainder, Direction { forward: true, anew });
-        ascent.pass(
-            remainder,
-            Direction {
-                forward: false,
-                anew: false,
-            },
-        );
+        ascent.pass(remainder, Direction { forward: true, anew }, watch);
+        let back = Direction {
+            forward: false,
+            anew: false,
+        };
+        ascent.pass(remainder, back, watch);
     }
     let work = ascent.work;
     ascent.settle(remainder);
@@ -88,14 +87,15 @@ impl Ascent {
         }
     }
 
-    fn pass(&mut self, remainder: &mut Remainder, direction: Direction) {
+    fn pass(&mut self, remainder: &mut Remainder, direction: Direction, watch: &Watch) {
         let count = self.variables.len();
         for step in 0..count {
-            self.visit(
-                remainder,
-                if direction.forward { step } else { count - 1 - step },
-                direction,
-            );
+            let before = self.work;
+            let index = if direction.forward { step } else { count - 1 - step };
+            self.visit(remainder, index, direction);
+            if watch.visited(self.work - before) {
+                return;
+            }
         }
     }
 

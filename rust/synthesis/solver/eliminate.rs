@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::remainder::Remainder;
 use super::rows::minimum;
 use super::table::Table;
+use super::watch::Watch;
 
 /// The tables that held a variable when it was eliminated: they choose its label once the others' are known.
 pub(super) struct Bucket {
@@ -64,7 +65,7 @@ const GROWTH: u64 = 2;
 /// Eliminates every variable whose sum of tables has at most `limit` entries, the smallest first, and those whose
 /// elimination is as good as free; then adds each table whose variables all stand in another to that other. Returns the
 /// number of entries added up.
-pub(super) fn eliminate_small(remainder: &mut Remainder, limit: u64) -> u64 {
+pub(super) fn eliminate_small(remainder: &mut Remainder, limit: u64, watch: &Watch) -> u64 {
     let mut entries = 0;
     let mut sizes = Neighbourhood::new(remainder);
     let mut queue = BTreeSet::new();
@@ -78,7 +79,10 @@ pub(super) fn eliminate_small(remainder: &mut Remainder, limit: u64) -> u64 {
             continue; // until a neighbour's elimination changes its size
         }
         let neighbours = sizes.neighbours(remainder, variable);
-        entries += remainder.eliminate(variable);
+        entries += remainder.eliminate(variable, watch);
+        if watch.is_stopped() {
+            break;
+        }
         for neighbour in neighbours {
             queue.remove(&(queued[neighbour], neighbour));
             queued[neighbour] = sizes.entries(remainder, neighbour);

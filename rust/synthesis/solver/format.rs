@@ -32,6 +32,15 @@ struct FileFactor {
     costs: Vec<Option<f64>>,
 }
 
+/// Checks the name of a format.
+pub(super) fn expect(found: &str, format: &str) -> Result<(), serde_json::Error> {
+    if found == format {
+        return Ok(());
+    }
+    let message = format!("format {found:?}, expected {format:?}");
+    Err(<serde_json::Error as serde::de::Error>::custom(message))
+}
+
 impl Instance {
     /// Reads an instance; the problem in it is not yet validated.
     ///
@@ -39,10 +48,7 @@ impl Instance {
     /// Text that is not JSON of this format; the error names line and column.
     pub fn from_json(json: &str) -> Result<Instance, serde_json::Error> {
         let file: File = serde_json::from_str(json)?;
-        if file.format != FORMAT {
-            let message = format!("format {:?}, expected {FORMAT:?}", file.format);
-            return Err(<serde_json::Error as serde::de::Error>::custom(message));
-        }
+        expect(&file.format, FORMAT)?;
         let factor = |factor: FileFactor| Factor {
             scope: factor.scope,
             costs: factor

@@ -5,9 +5,10 @@
 
 use super::rows::minima_of_columns;
 use super::table::{Table, Walk, row_major};
+use super::watch::Watch;
 
-/// The sum of tables that hold `variable`, minimised over it.
-pub(super) fn minimise_over(variable: usize, tables: &[Table]) -> Table {
+/// The sum of tables that hold `variable`, minimised over it; its last entries are 0 where the watch was stopped.
+pub(super) fn minimise_over(variable: usize, tables: &[Table], watch: &Watch) -> Table {
     let mut others: Vec<(usize, usize)> = Vec::new();
     for table in tables {
         let sizes = table.scope.iter().copied().zip(table.shape.iter().copied());
@@ -52,6 +53,9 @@ pub(super) fn minimise_over(variable: usize, tables: &[Table]) -> Table {
     let (mut row_sums, mut column_sums) = (vec![0.0; labels * width], vec![0.0; labels]);
     let steps_of_loop = shape[before..outer.len()].iter().product::<usize>();
     for results in costs.chunks_exact_mut(width * steps_of_loop) {
+        if watch.visited((results.len() * labels) as u64) {
+            break;
+        }
         offsets.copy_from_slice(&walk.offsets);
         for result in results.chunks_exact_mut(width) {
             let (row_offsets, column_offsets) = offsets.split_at(rows.len());

@@ -10,13 +10,15 @@
 //! * `dual`: dual ascent raises a lower bound by moving costs between tables (SRMP), by their min-`marginals`;
 //! * `prune`: reduced costs say which labels an optimal assignment can have;
 //! * `search`: A* over partial assignments, where the rest is too large to eliminate;
-//! * [`certificate`]: the proof of the bound, and its checker.
+//! * `watch`: what an observer sees of all this, who may stop it;
+//! * [`certificate`]: the proof of the bound, and its `checker`.
 //!
 //! The dual of the linear relaxation is almost always tight on the problems of synthesis, so that few labels are left and
 //! elimination finishes, where plain elimination would need 10^7 to 10^9 table entries.
 
 mod budget;
 pub mod certificate;
+mod checker;
 mod dual;
 mod eliminate;
 pub mod format;
@@ -29,14 +31,19 @@ mod reduce;
 mod remainder;
 mod rows;
 mod search;
+mod solution;
 mod solve;
 mod table;
+mod watch;
 
 pub use budget::Limits;
-pub use certificate::{Certificate, CertificateError, Step, check};
+pub use certificate::{Certificate, CertificateError, Step};
+pub use checker::check;
 pub use format::Instance;
 pub use problem::{Factor, Problem};
-pub use solve::{Solution, SolveError, TOLERANCE, solve};
+pub use solution::{Solution, SolveError, TOLERANCE};
+pub use solve::{solve, solve_watched};
+pub use watch::{Progress, Watch};
 
 #[cfg(test)]
 mod tests;

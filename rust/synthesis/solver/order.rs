@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use fixedbitset::FixedBitSet;
 
 use super::remainder::Remainder;
+use super::watch::Watch;
 
 /// An elimination order of all open variables and the number of table entries that it takes.
 pub(super) struct Order {
@@ -24,9 +25,9 @@ enum Greedy {
 /// Weights below this are cheaper to work off than a second order is to find.
 const CHEAP: u64 = 20_000;
 
-/// The cheaper of min-weight and weighted min-fill; none if both take more than `limit` entries.
-pub(super) fn best_order(remainder: &Remainder, limit: u64) -> Option<Order> {
-    let graph = Graph::new(remainder);
+/// The cheaper of min-weight and weighted min-fill; none if both take more than `limit` entries, or the watch was stopped.
+pub(super) fn best_order(remainder: &Remainder, limit: u64, watch: &Watch<'_>) -> Option<Order> {
+    let graph = Graph::new(remainder, watch);
     let first = graph.clone().order(Greedy::MinWeight, limit);
     let limit = first.as_ref().map_or(limit, |order| order.entries.saturating_sub(1));
     if limit < CHEAP {
@@ -37,14 +38,15 @@ pub(super) fn best_order(remainder: &Remainder, limit: u64) -> Option<Order> {
 
 /// Open variables, and which of them share a table.
 #[derive(Clone)]
-struct Graph {
+struct Graph<'a> {
+    watch: &'a Watch<'a>,
     variables: Vec<usize>,
     sizes: Vec<u64>,
     adjacent: Vec<FixedBitSet>,
 }
 
-impl Graph {
-    fn new(remainder: &Remainder) -> Graph {
+impl<'a> Graph<'a> {
+    fn new(remainder: &Remainder, watch: &'a Watch<'a>) -> Self {
         let variables: Vec<usize> = remainder.variables().collect();
         let mut node = vec![usize::MAX; remainder.labels.len()];
         for (index, &variable) in variables.iter().enumerate() {
@@ -65,6 +67,7 @@ impl Graph {
             .map(|&variable| remainder.labels[variable].len() as u64)
             .collect();
         Graph {
+            watch,
             variables,
             sizes,
             adjacent,
@@ -81,7 +84,7 @@ impl Graph {
         while let Some((_, node)) = queue.pop_first() {
             order.variables.push(self.variables[node]);
             order.entries = order.entries.saturating_add(self.weight(node));
-            if order.entries > limit {
+            if order.entries > limit || self.watch.is_stopped() {
                 return None;
             }
             for other in self.eliminate(node, greedy).ones() {
@@ -108,6 +111,8 @@ impl Graph {
     fn fill(&self, node: usize) -> u64 {
         let mut fill = 0u64;
         for a in self.adjacent[node].ones() {
+            // A word of 64 bits takes about as long as an entry of a table.
+            self.watch.visited(self.variables.len() as u64 / 64);
             let missing = self.adjacent[node].difference(&self.adjacent[a]).filter(|&b| b > a);
             let weight: u64 = missing.map(|b| self.sizes[b]).sum();
             fill = fill.saturating_add(self.sizes[a].saturating_mul(weight));

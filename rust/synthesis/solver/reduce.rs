@@ -8,16 +8,17 @@ use super::SolveError;
 use super::marginals::Lane;
 use super::remainder::Remainder;
 use super::table::Table;
+use super::watch::Watch;
 
 /// Drops the labels that cannot be part of any assignment of finite cost, as far as single tables show it.
 ///
 /// # Errors
 /// [`SolveError::Infeasible`] where a variable loses all its labels.
-pub(super) fn drop_dead_labels(remainder: &mut Remainder) -> Result<(), SolveError> {
+pub(super) fn drop_dead_labels(remainder: &mut Remainder, watch: &Watch) -> Result<(), SolveError> {
     if remainder.constant == f64::INFINITY {
         return Err(SolveError::Infeasible { variable: None });
     }
-    let dead = dead_labels(remainder);
+    let dead = dead_labels(remainder, watch);
     if let Some(variable) = dead.emptied {
         remainder.record_moves();
         remainder.record_drops(&dead.drops);
@@ -60,7 +61,7 @@ impl Dead {
     }
 }
 
-fn dead_labels(remainder: &Remainder) -> Dead {
+fn dead_labels(remainder: &Remainder, watch: &Watch) -> Dead {
     let alive = remainder.labels.iter().map(|labels| vec![true; labels.len()]).collect();
     let mut dead = Dead {
         alive,
@@ -86,6 +87,9 @@ fn dead_labels(remainder: &Remainder) -> Dead {
     while let (Some(index), None) = (queue.pop_front(), dead.emptied) {
         queued[index] = false;
         let table = &remainder.tables[index];
+        if watch.visited(table.costs.len() as u64) {
+            break;
+        }
         let intact = table.scope.iter().all(|&variable| !dead.touched[variable]);
         let supported = if intact {
             finite_labels(table)

@@ -13,6 +13,7 @@ use super::minimise::minimise_over;
 use super::problem::Problem;
 use super::rows::minimum;
 use super::table::Table;
+use super::watch::Watch;
 
 /// An equivalent problem in progress. Variables keep their numbers throughout.
 pub(super) struct Remainder {
@@ -228,7 +229,7 @@ impl Remainder {
     }
 
     /// Eliminates a variable: its tables are added up and minimised over it. Returns the number of entries added up.
-    pub fn eliminate(&mut self, variable: usize) -> u64 {
+    pub fn eliminate(&mut self, variable: usize, watch: &Watch) -> u64 {
         debug_assert!(self.open[variable], "only open variables are eliminated");
         let costs = mem::take(&mut self.unary[variable]);
         let mut tables = vec![Table {
@@ -239,7 +240,7 @@ impl Remainder {
         for index in self.incident[variable].clone() {
             tables.push(self.take(index));
         }
-        let result = minimise_over(variable, &tables);
+        let result = minimise_over(variable, &tables, watch);
         let entries = (result.costs.len() * self.labels[variable].len()) as u64;
         let scope = std::iter::once(&variable).chain(&result.scope);
         let labels = scope.map(|&v| (v, Rc::clone(&self.labels[v]))).collect();

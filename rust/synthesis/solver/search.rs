@@ -70,6 +70,7 @@ pub(super) fn search(
     while let Some(entry) = open.pop() {
         if strategy == Strategy::BestFirst {
             outcome.bound = entry.cost;
+            budget.watch.note_bound(entry.cost);
         }
         if entry.cost >= upper {
             if strategy == Strategy::BestFirst {
@@ -90,7 +91,7 @@ pub(super) fn search(
             budget.is_spent()
                 || words::<Node>(nodes.len()) + words::<Entry>(open.len()) + closed_words > budget.search_memory()
         };
-        if outcome.states >= states || (strategy == Strategy::BestFirst && is_spent()) {
+        if outcome.states >= states || budget.watch.is_stopped() || (strategy == Strategy::BestFirst && is_spent()) {
             return outcome;
         }
         let frontier = &space.frontiers[entry.depth];

@@ -1,7 +1,8 @@
 //! The loop: bound, incumbent, pruning, until they meet.
 
 use super::budget::{Budget, Limits};
-use super::certificate::{Certificate, Step, check};
+use super::certificate::{Certificate, Step};
+use super::checker::check;
 use super::dual;
 use super::eliminate::eliminate_small;
 use super::order::{Order, best_order};
@@ -10,62 +11,8 @@ use super::prune::{labels_above, reduced_costs};
 use super::reduce::drop_dead_labels;
 use super::remainder::Remainder;
 use super::search::{Strategy, search};
-
-/// Costs that differ by less than this count as equal, relative to the cost and to a thousandth of the largest one.
-pub const TOLERANCE: f64 = 1e-9;
-
-/// The best assignment found, and how good it is.
-#[derive(Clone, Debug)]
-pub struct Solution {
-    /// One label for each variable.
-    pub assignment: Vec<usize>,
-    /// Its cost.
-    pub cost: f64,
-    /// No assignment costs less, up to [`TOLERANCE`]; equal to the cost where the assignment is proven optimal.
-    pub bound: f64,
-    /// The proof of the bound, unless an A* search proved more than the certificate, whose bound is then smaller.
-    pub certificate: Certificate,
-    /// Table entries computed by eliminations.
-    pub table_entries: u64,
-    /// Partial assignments expanded.
-    pub states: u64,
-}
-
-impl Solution {
-    /// How far the cost can be above the optimum, relative to the cost; 0 where the assignment is proven optimal.
-    pub fn gap(&self) -> f64 {
-        if self.cost > self.bound {
-            (self.cost - self.bound) / self.cost.abs()
-        } else {
-            0.0
-        }
-    }
-}
-
-/// Why there is no solution.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum SolveError {
-    /// A factor is malformed, or a limit.
-    #[error("{field}: {reason}")]
-    Invalid {
-        /// Which one.
-        field: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Every assignment is forbidden.
-    #[error("no assignment is allowed{}", .variable.map_or(String::new(), |v| format!(": variable {v} has no label left")))]
-    Infeasible {
-        /// A variable that lost all its labels, where that is how it was found.
-        variable: Option<usize>,
-    },
-    /// A limit was reached before any assignment was found.
-    #[error("no assignment was found within the limits (none costs less than {bound}); raise them")]
-    LimitReached {
-        /// No assignment costs less.
-        bound: f64,
-    },
-}
+use super::solution::{Solution, SolveError, TOLERANCE};
+use super::watch::Watch;
 
 /// Table entries up to which every variable is eliminated before the first dual ascent.
 const FIRST_SIZE: u64 = 5000;
@@ -97,9 +44,22 @@ const CHECKED_ENTRIES: u64 = 1_000_000;
 /// # Errors
 /// Malformed problems and limits, problems without an allowed assignment, and limits too small to find any.
 pub fn solve(problem: &Problem, limits: &Limits) -> Result<Solution, SolveError> {
+    solve_watched(problem, limits, &Watch::default())
+}
+
+/// As [`solve`], observed by someone who may stop it.
+///
+/// # Errors
+/// As [`solve`], and [`SolveError::Stopped`].
+pub fn solve_watched<'a>(problem: &Problem, limits: &Limits, watch: &'a Watch<'a>) -> Result<Solution, SolveError> {
     problem.validate()?;
     limits.validate()?;
-    let solution = Solver::new(problem, limits)?.run()?;
+    let outcome = Solver::new(problem, limits, watch).and_then(Solver::run);
+    watch.look();
+    if watch.is_stopped() {
+        return Err(SolveError::Stopped);
+    }
+    let solution = outcome?;
     debug_assert!(
         solution.table_entries > CHECKED_ENTRIES || check(problem, &solution.certificate, 10.0 * TOLERANCE) == Ok(()),
         "the certificate must hold: {:?}",
@@ -115,7 +75,7 @@ struct Incumbent {
 
 struct Solver<'a> {
     problem: &'a Problem,
-    budget: Budget,
+    budget: Budget<'a>,
     remainder: Remainder,
     incumbent: Option<Incumbent>,
     states: u64,
@@ -134,17 +94,17 @@ enum Status {
 }
 
 impl<'a> Solver<'a> {
-    fn new(problem: &'a Problem, limits: &Limits) -> Result<Solver<'a>, SolveError> {
+    fn new(problem: &'a Problem, limits: &Limits, watch: &'a Watch<'a>) -> Result<Solver<'a>, SolveError> {
         if let Some(variable) = problem.domains.iter().position(|&size| size == 0) {
             return Err(SolveError::Infeasible {
                 variable: Some(variable),
             });
         }
         let mut remainder = Remainder::new(problem);
-        drop_dead_labels(&mut remainder)?;
+        drop_dead_labels(&mut remainder, watch)?;
         Ok(Solver {
             problem,
-            budget: Budget::new(limits),
+            budget: Budget::new(limits, watch),
             remainder,
             incumbent: None,
             states: 0,
@@ -159,7 +119,9 @@ impl<'a> Solver<'a> {
         let mut last_bound = f64::NEG_INFINITY;
         let mut status = self.eliminate_small(size)?;
         while status == Status::Open && !self.budget.is_spent() {
-            let (bound, work) = dual::ascend(&mut self.remainder, PASSES);
+            let (bound, work) = dual::ascend(&mut self.remainder, PASSES, self.budget.watch);
+            self.budget.watch.check()?;
+            self.budget.watch.note_bound(bound);
             self.budget.work(work);
             // While the bound rises, eliminations may take about as long as the ascent has.
             self.patience = work / ENTRY_WORK;
@@ -211,13 +173,14 @@ impl<'a> Solver<'a> {
     fn offer(&mut self, assignment: Vec<usize>) {
         let cost = self.problem.cost(&assignment);
         if cost < self.upper() {
+            self.budget.watch.note_cost(cost);
             self.incumbent = Some(Incumbent { assignment, cost });
         }
     }
 
     /// Drops dead labels. Where no assignment is left, the incumbent is the best one.
     fn drop_dead_labels(&mut self) -> Result<Status, SolveError> {
-        let dropped = drop_dead_labels(&mut self.remainder);
+        let dropped = drop_dead_labels(&mut self.remainder, self.budget.watch);
         if dropped.is_err() && self.incumbent.is_some() {
             return Ok(Status::Proven);
         }
@@ -226,7 +189,9 @@ impl<'a> Solver<'a> {
 
     /// Where no variable is left to be decided, what was decided is the best of the remainder.
     fn close(&mut self) -> Status {
-        if self.remainder.variables().next().is_some() {
+        let variables = self.remainder.variables().count();
+        self.budget.watch.note_variables(variables);
+        if variables > 0 {
             return Status::Open;
         }
         let assignment = self.remainder.assignment();
@@ -236,8 +201,9 @@ impl<'a> Solver<'a> {
     }
 
     fn eliminate_small(&mut self, size: u64) -> Result<Status, SolveError> {
-        let entries = eliminate_small(&mut self.remainder, size);
+        let entries = eliminate_small(&mut self.remainder, size, self.budget.watch);
         self.budget.eliminated(entries);
+        self.budget.watch.check()?;
         self.drop_dead_labels()
     }
 
@@ -266,10 +232,13 @@ impl<'a> Solver<'a> {
 
     /// Eliminates all that is left, if its tables fit into the budget.
     fn eliminate_exactly(&mut self) -> Result<Status, SolveError> {
-        let Some(order) = best_order(&self.remainder, self.budget.entries_left().min(self.patience)) else {
+        let limit = self.budget.entries_left().min(self.patience);
+        let Some(order) = best_order(&self.remainder, limit, self.budget.watch) else {
+            self.budget.watch.check()?;
             return Ok(Status::Open);
         };
         eliminate_all(&mut self.remainder, &order, &mut self.budget);
+        self.budget.watch.check()?;
         self.drop_dead_labels()
     }
 
@@ -300,13 +269,15 @@ impl<'a> Solver<'a> {
         };
         let mut part = self.remainder.restricted(&drops);
         let limit = (self.budget.entries_left() / INCUMBENT_SHARE).min(self.patience);
-        let Some(order) = best_order(&part, limit) else {
+        let Some(order) = best_order(&part, limit, self.budget.watch) else {
+            self.budget.watch.check()?;
             return Ok(Attempt::TooLarge);
         };
         if order.entries <= limit / CHEAP_SHARE {
             self.width *= WIDTH_STEP;
         }
         eliminate_all(&mut part, &order, &mut self.budget);
+        self.budget.watch.check()?;
         if part.variables().next().is_some() {
             return Ok(Attempt::TooLarge);
         }
@@ -327,7 +298,7 @@ impl<'a> Solver<'a> {
 
     /// Searches what is left, for some assignment first. Returns a bound of it.
     fn search(&mut self) -> f64 {
-        if self.incumbent.is_none() {
+        if self.incumbent.is_none() && !self.budget.watch.is_stopped() {
             let states = DIVE_STATES * self.remainder.variables().count() as u64;
             self.search_by(Strategy::DepthFirst, states);
         }
@@ -362,6 +333,7 @@ impl<'a> Solver<'a> {
             self.remainder.bound()
         };
         let slack = self.slack();
+        self.budget.watch.note_bound(bound);
         let Some(Incumbent { assignment, cost }) = self.incumbent else {
             return Err(SolveError::LimitReached { bound });
         };
@@ -370,6 +342,7 @@ impl<'a> Solver<'a> {
         Ok(Solution {
             certificate: Certificate {
                 assignment: assignment.clone(),
+                cost,
                 steps,
                 bound: up_to_cost(certified),
             },
@@ -396,7 +369,7 @@ fn eliminate_all(remainder: &mut Remainder, order: &Order, budget: &mut Budget) 
         if budget.is_spent() {
             break;
         }
-        let entries = remainder.eliminate(variable);
+        let entries = remainder.eliminate(variable, budget.watch);
         budget.eliminated(entries);
     }
 }

@@ -9,6 +9,7 @@ use proptest::prelude::{Just, ProptestConfig, any, prop, prop_assert, prop_asser
 use proptest::strategy::Strategy as _;
 
 mod search;
+mod watch;
 
 use super::minimise::minimise_over;
 use super::table::Table;
@@ -59,7 +60,7 @@ fn plain_elimination(problem: &Problem) -> f64 {
                 shape: vec![size],
                 costs: vec![0.0; size],
             });
-            tables.push(minimise_over(variable, &bucket));
+            tables.push(minimise_over(variable, &bucket, &Watch::default()));
         }
     }
     tables.iter().map(|table| table.costs[0]).sum()

@@ -110,11 +110,12 @@ proptest! {
     fn search_equals_brute_force(problem in random_problem(6, 10), states in 0..40u64) {
         let least = brute_force(&problem);
         let mut remainder = Remainder::new(&problem);
-        if drop_dead_labels(&mut remainder).is_err() {
+        let watch = Watch::default();
+        if drop_dead_labels(&mut remainder, &watch).is_err() {
             prop_assert_eq!(least, f64::INFINITY);
             return Ok(());
         }
-        let mut budget = Budget::new(&Limits::default());
+        let mut budget = Budget::new(&Limits::default(), &watch);
         let mut run = |strategy, states| search(&remainder, strategy, f64::INFINITY, states, &mut budget);
         let cost = |open: &[usize]| {
             let mut assignment = remainder.assignment();

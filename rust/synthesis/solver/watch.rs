@@ -1,0 +1,120 @@
+//! Someone who looks on while a solve runs, and may stop it.
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
+use super::solution::SolveError;
+
+/// How far a solve has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// No assignment costs less; never falls while a solve runs.
+    pub bound: f64,
+    /// Cost of the best assignment so far, infinite before the first; never rises.
+    pub cost: f64,
+    /// Table entries visited.
+    pub work: u64,
+    /// Variables that are not yet decided.
+    pub variables: usize,
+}
+
+/// Whether the solve goes on.
+pub type Observer<'a> = dyn Fn(&Progress) -> ControlFlow<()> + 'a;
+
+/// Table entries between two looks: well under a millisecond of work.
+const INTERVAL: u64 = 1 << 16;
+
+/// Calls an observer again and again while a solve runs, wherever it is, and once at its end. What is observed never
+/// changes what is found, unless the observer stops it.
+pub struct Watch<'a> {
+    observer: Option<&'a Observer<'a>>,
+    progress: Cell<Progress>,
+    /// Table entries since the last look.
+    entries: Cell<u64>,
+    stopped: Cell<bool>,
+}
+
+impl Default for Watch<'_> {
+    fn default() -> Self {
+        Watch {
+            observer: None,
+            progress: Cell::new(Progress {
+                bound: f64::NEG_INFINITY,
+                cost: f64::INFINITY,
+                work: 0,
+                variables: 0,
+            }),
+            entries: Cell::new(0),
+            stopped: Cell::new(false),
+        }
+    }
+}
+
+impl<'a> Watch<'a> {
+    /// Calls `observer` about every 65,536 table entries; a solve that it breaks ends in
+    /// [`SolveError::Stopped`].
+    pub fn new(observer: &'a Observer<'a>) -> Self {
+        Watch {
+            observer: Some(observer),
+            ..Watch::default()
+        }
+    }
+
+    /// Whether the observer has stopped the solve: whatever runs should then return, its results are thrown away.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
+    /// # Errors
+    /// [`SolveError::Stopped`] if the observer has stopped the solve.
+    pub(super) fn check(&self) -> Result<(), SolveError> {
+        if self.is_stopped() {
+            Err(SolveError::Stopped)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Notes that about so many table entries were visited. Returns whether to stop.
+    pub(crate) fn visited(&self, entries: u64) -> bool {
+        let entries = self.entries.get() + entries;
+        self.entries.set(entries);
+        if entries >= INTERVAL {
+            self.look();
+        }
+        self.is_stopped()
+    }
+
+    /// Calls the observer now.
+    pub(crate) fn look(&self) {
+        self.entries.set(0);
+        if let Some(observer) = self.observer
+            && !self.is_stopped()
+        {
+            self.stopped.set(observer(&self.progress.get()).is_break());
+        }
+    }
+
+    /// Notes the work done so far.
+    pub(super) fn note_work(&self, work: u64) {
+        self.progress.update(|progress| Progress { work, ..progress });
+    }
+
+    /// Notes a lower bound of what is not yet ruled out: of all assignments, as far as it is below the cost.
+    pub(super) fn note_bound(&self, bound: f64) {
+        self.progress.update(|progress| Progress {
+            bound: progress.bound.max(bound.min(progress.cost)),
+            ..progress
+        });
+    }
+
+    /// Notes the cost of the best assignment so far.
+    pub(super) fn note_cost(&self, cost: f64) {
+        self.progress.update(|progress| Progress { cost, ..progress });
+    }
+
+    /// Notes how many variables are open.
+    pub(super) fn note_variables(&self, variables: usize) {
+        self.progress.update(|progress| Progress { variables, ..progress });
+    }
+}
