@@ -304,6 +304,7 @@ fn tampered_certificates_are_refused() {
         .position(is_drop)
         .expect("dual ascent is needed here");
     refused(&|c| c.bound *= 1.001);
+    assert!(matches!(refused(&|c| c.cost *= 0.999), CertificateError::Cost { .. }));
     refused(&|c| c.steps.truncate(first_drop));
     refused(&|c| c.assignment[0] = 6);
     refused(&|c| {

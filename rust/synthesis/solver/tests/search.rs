@@ -102,6 +102,19 @@ fn instances_are_read_as_they_were_written() {
     assert!(error.to_string().contains("hap-cfn-9"));
 }
 
+#[test]
+fn certificates_are_read_as_they_were_written() {
+    let certificate = solved(&ladder(30, 4, 5, 5), &Limits::default()).unwrap().certificate;
+    let json = certificate.to_json().unwrap();
+    assert_eq!(Certificate::from_json(&json).unwrap(), certificate);
+    let error = Certificate::from_json(&json.replace("hap-certificate-1", "hap-cfn-1")).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("\"hap-cfn-1\", expected \"hap-certificate-1\"")
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 

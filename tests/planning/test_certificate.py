@@ -1,0 +1,194 @@
+"""Certificates against a checker that shares nothing with the core; the core's own checker is tested in Rust."""
+
+import copy
+import functools
+import gzip
+import itertools
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hap import _core
+from hap.planning.certificate import CertificateError, check
+from tests.planning.graphs import random_axes
+from tests.planning.test_ilp import cluster, request
+
+INSTANCES = Path(__file__).parents[2] / "benches" / "instances"
+
+
+def problem_text(domains, factors):
+    factors = [{"scope": list(scope), "costs": costs} for scope, costs in factors]
+    return json.dumps({"format": "hap-cfn-1", "name": "", "domains": domains, "factors": factors})
+
+
+@st.composite
+def problems(draw):
+    """Small enough for brute force; some assignments are forbidden."""
+    domains = draw(st.lists(st.integers(1, 3), min_size=1, max_size=6))
+    chosen = draw(st.randoms(use_true_random=False))
+    factors = []
+    for _ in range(draw(st.integers(0, 8))):
+        scope = chosen.sample(range(len(domains)), chosen.randint(0, min(3, len(domains))))
+        forbidden = chosen.choice([0.0, 0.3])
+        size = math.prod(domains[v] for v in scope)
+        factors.append((scope, [None if chosen.random() < forbidden else chosen.uniform(-1, 3) for _ in range(size)]))
+    return domains, factors
+
+
+def brute_force(domains, factors):
+    def cost(labels):
+        total = 0.0
+        for scope, costs in factors:
+            value = costs[functools.reduce(lambda index, v: index * domains[v] + labels[v], scope, 0)]
+            total += math.inf if value is None else value
+        return total
+
+    return min(map(cost, itertools.product(*map(range, domains))))
+
+
+@given(problems())
+def test_random_problems(problem):
+    text, least = problem_text(*problem), brute_force(*problem)
+    assume(least < math.inf)
+    certificate = _core.certificate(text, "{}")
+    assert check(text, certificate) == pytest.approx(least, abs=1e-9)
+    claim = json.loads(certificate)
+    claim["certificate"]["bound"] += 1e-6
+    with pytest.raises(CertificateError, match="the steps prove a bound of"):
+        check(text, json.dumps(claim))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_graphs(seed):
+    axes, machines = random_axes(seed), cluster(seed)
+    graph, asked = _core.Graph(axes.to_json()), json.dumps(request(axes, len(machines.devices), seed))
+    problem = graph.problem(machines.to_json(), asked)
+    found = json.loads(graph.synthesise(machines.to_json(), asked))
+    assert check(problem, _core.certificate(problem, "{}")) == pytest.approx(found["cost"], rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "optimum"),
+    [("vgg", 113.505434), ("chains", 69.494909), ("vit", 156.468502), ("gpt2", 170.183349), ("moe", 89.491509)],
+)
+def test_problems_of_real_models(name, optimum):
+    text = gzip.decompress((INSTANCES / f"{name}.json.gz").read_bytes())
+    assert check(text, _core.certificate(text.decode(), "{}")) == pytest.approx(optimum, rel=1e-6)
+
+
+def test_a_solve_cut_short_has_a_certificate_of_a_smaller_bound():
+    text = ladder()
+    whole = check(text, _core.certificate(text, "{}"))
+    cut = check(text, _core.certificate(text, '{"table_entries": 100, "work": 20000}'))
+    assert cut < whole
+
+
+@functools.cache
+def ladder(count=30, labels=4, step=5):
+    """A problem that takes every kind of step but joining."""
+    chosen = random.Random(5)
+    scopes = [(v,) for v in range(count)] + [(v - d, v) for d in (1, step) for v in range(d, count)]
+    return problem_text([labels] * count, [(s, [chosen.random() for _ in range(labels ** len(s))]) for s in scopes])
+
+
+@functools.cache
+def proof():
+    return json.loads(_core.certificate(ladder(), "{}"))
+
+
+def tampered(change):
+    claim = copy.deepcopy(proof())
+    change(claim["certificate"])
+    assert claim != proof()
+    return json.dumps(claim)
+
+
+def steps_of(certificate, kind):
+    found = [step for step in certificate["steps"] if step["step"] == kind]
+    assert found, kind
+    return found
+
+
+def insert(**step):
+    return lambda certificate: certificate["steps"].insert(0, step)
+
+
+def shift_more(certificate):
+    for step in steps_of(certificate, "shift"):
+        step["costs"][0] += 1.0
+
+
+def drop_the_best(certificate):
+    step = steps_of(certificate, "drop")[0]
+    step["labels"].append(certificate["assignment"][step["variable"]])
+
+
+def drop_all(certificate):
+    for step in steps_of(certificate, "drop"):
+        step["labels"] = [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: c.update(bound=c["bound"] * 1.001), r"the steps prove a bound of [\d.]+, not "),
+        (lambda c: c.update(cost=c["cost"] * 0.999), r"the assignment costs [\d.]+, not "),
+        (lambda c: c["assignment"].__setitem__(0, (c["assignment"][0] + 1) % 4), r"the assignment costs"),
+        (lambda c: c["assignment"].__setitem__(0, 4), r"a label of its domain"),
+        (lambda c: c["assignment"].pop(), r"must give every variable a label"),
+        (lambda c: c["steps"].clear(), r"the steps prove a bound of"),
+        (shift_more, r"step \d+ \(drop\): label \d of variable \d+ can cost .*, less than the assignment"),
+        (lambda c: steps_of(c, "shift")[0]["costs"].pop(), r"step \d+ \(shift\): 8 finite costs can move"),
+        (lambda c: steps_of(c, "shift")[0].update(scope=[0, 29]), r"step \d+ \(shift\): no table over \[0, 29\]"),
+        (drop_the_best, r"step \d+ \(drop\): label \d of variable \d+ can cost"),
+        (drop_all, r"step \d+ \(drop\): label \d of variable \d+ can cost"),
+        (lambda c: steps_of(c, "eliminate")[0].update(variable=30), r"step \d+ \(eliminate\): variable 30 is not"),
+        (lambda c: steps_of(c, "eliminate")[1].update(steps_of(c, "eliminate")[0]), r"variable \d+ is not there"),
+        (lambda c: steps_of(c, "eliminate")[0].update(variable=-1), r"Expected `int` >= 0"),
+        (lambda c: steps_of(c, "fix")[0].update(variable=99), r"step \d+ \(fix\): variable 99 is not there"),
+        (insert(step="fix", variable=0), r"step 0 \(fix\): variable 0 has 4 labels"),
+        (insert(step="join", scope=[0], into=[1, 2]), r"step 0 \(join\): the table over \[1, 2\] cannot take up"),
+        (insert(step="join", scope=[0], into=[0, 29]), r"step 0 \(join\): no table over \[0, 29\]"),
+        (insert(step="join", scope=[1, 2], into=[1, 2]), r"step 0 \(join\): the table over \[1, 2\] cannot take up"),
+        (insert(step="guess", variable=0), r"Invalid value 'guess'"),
+    ],
+)
+def test_tampered_certificates_are_refused(change, reason):
+    with pytest.raises(CertificateError, match=reason):
+        check(ladder(), tampered(change))
+
+
+@given(st.data())
+def test_no_change_of_the_steps_proves_too_high_a_bound(data):
+    claim = copy.deepcopy(proof())["certificate"]
+    optimum, steps = claim["cost"], claim["steps"]
+    for _ in range(data.draw(st.integers(1, 3))):
+        at, other = (data.draw(st.integers(0, len(steps) - 1)) for _ in range(2))
+        kind = data.draw(st.sampled_from(["delete", "repeat", "swap", "costs", "labels", "variable"]))
+        if kind == "delete":
+            del steps[at]
+        elif kind == "repeat":
+            steps.insert(other, copy.deepcopy(steps[at]))
+        elif kind == "swap":
+            steps[at], steps[other] = steps[other], steps[at]
+        elif kind == "costs" and "costs" in steps[at]:
+            steps[at]["costs"] = [cost + data.draw(st.floats(-1, 1)) for cost in steps[at]["costs"]]
+        elif kind == "labels" and "labels" in steps[at]:
+            steps[at]["labels"] = data.draw(st.lists(st.integers(0, 3)))
+        elif "variable" in steps[at]:
+            steps[at]["variable"] = data.draw(st.integers(0, 29))
+    claim["bound"] = optimum + 1e-6
+    with pytest.raises(CertificateError):
+        check(ladder(), json.dumps({"format": "hap-certificate-1", "certificate": claim}))
+
+
+def test_other_formats_are_refused():
+    with pytest.raises(CertificateError, match="hap-certificate-2"):
+        check(ladder(), json.dumps({**proof(), "format": "hap-certificate-2"}))
+    with pytest.raises(CertificateError, match="hap-cfn-2"):
+        check(ladder().replace("hap-cfn-1", "hap-cfn-2"), json.dumps(proof()))
