@@ -132,41 +132,41 @@ def _images() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(BATCH, 3, 32, 32), torch.zeros(BATCH, dtype=torch.int64)
 
 
-def _mlp() -> Built:
+def mlp() -> Built:
     x = torch.zeros(BATCH, 1024)
     return MLP(1024, 12), (x, x), {}
 
 
-def _chains(chains: int, layers: int) -> Built:
+def chains(chains: int, layers: int) -> Built:
     return Chains(chains, layers), (torch.zeros(BATCH, WIDE),), {}
 
 
-def _vgg19() -> Built:
+def vgg19() -> Built:
     return VGG(), _images(), {}
 
 
-def _vit(layers: int) -> Built:
+def vit(layers: int) -> Built:
     config = ViTConfig(num_hidden_layers=layers, image_size=32, patch_size=4, num_labels=10)
     images, labels = _images()
     return ViTForImageClassification(config), (), {"pixel_values": images, "labels": labels}
 
 
-def _gpt2(layers: int) -> Built:
+def gpt2(layers: int) -> Built:
     ids = _tokens()
     return GPT2LMHeadModel(GPT2Config(n_layer=layers)), (), {"input_ids": ids, "labels": ids}
 
 
-def _bert(layers: int) -> Built:
+def bert(layers: int) -> Built:
     ids = _tokens()
     config = BertConfig(num_hidden_layers=layers)
     return BertForMaskedLM(config), (), {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
-def _bert_moe(layers: int) -> Built:
+def bert_moe(layers: int) -> Built:
     return BertMoE(layers), (_tokens(), _tokens()), {}
 
 
-def _llama(layers: int) -> Built:
+def llama(layers: int) -> Built:
     config = LlamaConfig(
         num_hidden_layers=layers,
         hidden_size=2048,
@@ -178,7 +178,7 @@ def _llama(layers: int) -> Built:
     return LlamaForCausalLM(config), (), {"input_ids": ids, "labels": ids}
 
 
-def _llama3_8b(layers: int) -> Built:
+def llama3_8b(layers: int) -> Built:
     config = LlamaConfig(
         num_hidden_layers=layers,
         hidden_size=4096,
@@ -192,25 +192,25 @@ def _llama3_8b(layers: int) -> Built:
     return LlamaForCausalLM(config), (), {"input_ids": ids, "labels": ids}
 
 
-def _gpt3_175b(layers: int) -> Built:
+def gpt3_175b(layers: int) -> Built:
     config = GPT2Config(n_layer=layers, n_embd=12_288, n_head=96, n_positions=2048)
     ids = _tokens(DEVICES, 2048)
     return GPT2LMHeadModel(config), (), {"input_ids": ids, "labels": ids}
 
 
 MODELS: dict[str, Callable[[], Built]] = {
-    "mlp": _mlp,
-    "chains_4": partial(_chains, 4, 4),
-    "chains_8": partial(_chains, 8, 8),
-    "vgg19": _vgg19,
-    "vit_12": partial(_vit, 12),
-    "vit_48": partial(_vit, 48),
-    "gpt2_12": partial(_gpt2, 12),
-    "gpt2_24": partial(_gpt2, 24),
-    "bert_12": partial(_bert, 12),
-    "bert_moe_12": partial(_bert_moe, 12),
-    "llama_8": partial(_llama, 8),
-    "llama3_8b_32": partial(_llama3_8b, 32),
-    "gpt3_175b_24": partial(_gpt3_175b, 24),
-    "gpt3_175b_96": partial(_gpt3_175b, 96),
+    "mlp": mlp,
+    "chains_4": partial(chains, 4, 4),
+    "chains_8": partial(chains, 8, 8),
+    "vgg19": vgg19,
+    "vit_12": partial(vit, 12),
+    "vit_48": partial(vit, 48),
+    "gpt2_12": partial(gpt2, 12),
+    "gpt2_24": partial(gpt2, 24),
+    "bert_12": partial(bert, 12),
+    "bert_moe_12": partial(bert_moe, 12),
+    "llama_8": partial(llama, 8),
+    "llama3_8b_32": partial(llama3_8b, 32),
+    "gpt3_175b_24": partial(gpt3_175b, 24),
+    "gpt3_175b_96": partial(gpt3_175b, 96),
 }

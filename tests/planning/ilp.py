@@ -1,6 +1,7 @@
 """A weighted constraint problem (``hap-cfn-1``) as an integer linear program: the oracle of the synthesiser."""
 
 import itertools
+import math
 
 import highspy
 import numpy as np
@@ -8,7 +9,14 @@ from highspy import Highs
 
 
 def optimum(problem):
-    """The least cost of ``{"domains": [...], "factors": [{"scope", "costs"}]}``, ``inf`` where nothing is feasible.
+    """The least cost of ``{"domains": [...], "factors": [{"scope", "costs"}]}``, ``inf`` where nothing is feasible."""
+    cost, bound = solve(problem)
+    assert cost == bound, "without a limit it is proven"
+    return cost
+
+
+def solve(problem, seconds=math.inf):
+    """The cost of the best assignment found in so many seconds, ``inf`` if there is none, and a lower bound.
 
     The local polytope with integer labels: one binary per variable and label, one weight per tuple of finite cost of
     each factor; a factor's weights sum, over the tuples that hold a label, to the label's binary.
@@ -46,13 +54,13 @@ def optimum(problem):
                 columns = holding.get((variable, label), [])
                 rows.append(([*columns, offsets[variable] + label], [1.0] * len(columns) + [-1.0], 0.0))
     if constant == float("inf"):
-        return constant
+        return constant, constant
     scale = max(cost, default=1.0) or 1.0
-    value = _solve(labels, np.array(cost) / scale, np.array(upper), rows)
-    return value * scale + constant
+    found, bound = _solve(labels, np.array(cost) / scale, np.array(upper), rows, seconds)
+    return found * scale + constant, bound * scale + constant
 
 
-def _solve(integers, cost, upper, rows):
+def _solve(integers, cost, upper, rows, seconds):
     starts = np.concatenate([[0], np.cumsum([len(columns) for columns, _, _ in rows])])[:-1].astype(np.int32)
     sides = np.array([side for _, _, side in rows])
     solver = Highs()
@@ -60,6 +68,7 @@ def _solve(integers, cost, upper, rows):
     solver.setOptionValue("threads", 1)
     solver.setOptionValue("mip_rel_gap", 0.0)
     solver.setOptionValue("mip_abs_gap", 1e-9)
+    solver.setOptionValue("time_limit", seconds)
     solver.passModel(
         len(cost),
         len(rows),
@@ -80,6 +89,10 @@ def _solve(integers, cost, upper, rows):
     solver.run()
     status = solver.getModelStatus()
     if status == highspy.HighsModelStatus.kInfeasible:
-        return float("inf")
-    assert status == highspy.HighsModelStatus.kOptimal, solver.modelStatusToString(status)
-    return solver.getInfo().objective_function_value
+        return math.inf, math.inf
+    info = solver.getInfo()
+    if status == highspy.HighsModelStatus.kOptimal:
+        return info.objective_function_value, info.objective_function_value
+    assert status == highspy.HighsModelStatus.kTimeLimit, solver.modelStatusToString(status)
+    # Without a solution the value is infinite; before the root is solved the bound is.
+    return info.objective_function_value, info.mip_dual_bound

@@ -1,13 +1,18 @@
 """The synthesiser's optimum against an integer linear program of the same constraint problem, solved by HiGHS."""
 
 import json
+import os
 import random
 
 import pytest
+import torch
+from benches import models
 
 from hap import _core
 from hap.balance import largest_remainder
 from hap.cluster import Cluster, Device, Link
+from hap.rules import annotate
+from hap.trace import trace
 from tests.planning.graphs import axes_of, random_axes
 from tests.planning.ilp import optimum
 
@@ -33,9 +38,9 @@ def request(axes, devices, seed, **constraints):
     return {"splits": splits, "prices": prices, "constraints": constraints}
 
 
-def check(axes, seed, **constraints):
+def check(axes, seed, machines=None, **constraints):
     graph = _core.Graph(axes.to_json())
-    machines = cluster(seed)
+    machines = machines or cluster(seed)
     text = machines.to_json()
     asked = json.dumps(request(axes, len(machines.devices), seed, **constraints))
     found = json.loads(graph.synthesise(text, asked))
@@ -64,3 +69,26 @@ def test_an_mlp(seed):
 
 def test_a_layer_of_gpt2():
     check(axes_of("gpt2", layers=1), 1)
+
+
+EIGHT = Cluster(["A100-40GB"] * 4 + ["T4"] * 4, link=Link(bandwidth=1.25e9, latency=5e-5))
+
+
+SLOW = pytest.mark.skipif("HAP_TEST_EXAMPLES" not in os.environ, reason="some seconds each: for `make test-full`")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(models.vgg19, id="vgg19"),
+        pytest.param(lambda: models.vit(layers=1), id="vit"),
+        pytest.param(lambda: models.bert(layers=1), id="bert", marks=SLOW),
+        # A plain layer and one with experts.
+        pytest.param(lambda: models.bert_moe(layers=2), id="bert_moe"),
+        pytest.param(lambda: models.gpt2(layers=2), id="gpt2", marks=SLOW),
+    ],
+)
+def test_models_of_full_width_with_few_layers(build):
+    with torch.device("meta"):
+        module, args, kwargs = build()
+    check(annotate(trace(module.train(), args, kwargs)), 1, EIGHT)
