@@ -86,6 +86,11 @@ def _search(problem: Problem, progress: Progress) -> Found:
         report_excess(problem, best)
     progress.update("lower bound")
     best, bound = _raise_bound(problem, best)
+    if best.search_gap > 0.0:
+        _log.warning(
+            "a limit cut the search for a program short: its cost is up to %.2f%% above the least; raise limits",
+            100.0 * best.search_gap / (1.0 - best.search_gap),
+        )
     return Found(best, bound, known)
 
 

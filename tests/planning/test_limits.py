@@ -1,0 +1,84 @@
+"""Searches cut short by limits say so, and their bounds are true; less memory never makes a plan faster."""
+
+import itertools
+import logging
+import re
+
+import pytest
+
+from hap.cluster import Cluster, Device, Link
+from hap.errors import PlanError
+from hap.planning import plan_axes
+from hap.planning.engine import Limits
+from hap.planning.problem import first_prices
+from hap.planning.setup import make_problem
+from tests.planning.graphs import axes_of, random_axes
+
+
+def cluster(*flops, memory=1e9, link=None):
+    devices = [Device(flops=f, memory_bandwidth=f, memory=memory, launch_overhead=1e-7) for f in flops]
+    return Cluster(devices, link=link or Link(bandwidth=1e9, latency=1e-6))
+
+
+LIMITS = [
+    Limits(work=1),
+    Limits(work=100_000),
+    Limits(work=1_000_000, table_entries=1000),
+    Limits(seconds=0.0),
+]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_bounds_of_syntheses_cut_short_are_true(limits):
+    gaps = []
+    for axes in (axes_of("gpt2", layers=1), axes_of("bert", layers=1), random_axes(1), random_axes(2)):
+        whole = make_problem(axes, cluster(3e9, 1e9))
+        arguments = whole.proportional, first_prices(whole, whole.proportional), whole.constraints
+        best = whole.engine.synthesise(*arguments)
+        assert best.search_gap == 0.0
+        cut = make_problem(axes, cluster(3e9, 1e9), limits=limits).engine.synthesise(*arguments)
+        assert cut.bound <= best.cost * (1 + 1e-9)
+        assert cut.cost >= best.cost * (1 - 1e-9)
+        assert cut.search_gap == pytest.approx((cut.cost - cut.bound) / cut.cost, abs=1e-12)
+        assert whole.engine.simulate(cut.program, whole.proportional).seconds >= cut.bound * (1 - 1e-9)
+        gaps.append(cut.search_gap)
+    assert max(gaps) > 0.0
+
+
+def test_a_plan_cut_short_says_so(caplog):
+    axes, machines = axes_of("gpt2", layers=1), cluster(3e9, 1e9)
+    with caplog.at_level(logging.WARNING, "hap"):
+        plan = plan_axes(axes, machines, limits=Limits(work=1))
+    assert plan.search_gap > 0.0
+    assert f"search gap {plan.search_gap:.2%}" in str(plan)
+    (warning,) = caplog.messages
+    above = re.search(r"cost is up to ([\d.]+)% above the least", warning)
+    assert float(above[1]) == pytest.approx(100 * plan.search_gap / (1 - plan.search_gap), abs=0.01)
+    # What is found without the limit, under the same splits, takes no less than its lower bound either.
+    whole = make_problem(axes, machines)
+    best = whole.engine.synthesise(plan.splits, first_prices(whole, plan.splits), whole.constraints)
+    seconds = whole.engine.simulate(best.program, plan.splits).seconds
+    assert plan.lower_bound <= seconds * (1 + 1e-9)
+    assert plan.lower_bound < plan.predicted_time * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(("batch", "hidden"), [(512, 32), (64, 64)])
+def test_less_memory_never_makes_a_plan_faster(batch, hidden):
+    axes, link = axes_of("mlp", batch=batch, hidden=hidden), Link(bandwidth=1e8, latency=1e-5)
+
+    def seconds(memory):
+        try:
+            plan = plan_axes(axes, cluster(1e9, 1e9, memory=memory, link=link), optimiser_tensors=100)
+        except PlanError as error:
+            if "no plan fits memory" not in str(error):
+                raise
+            return float("inf")
+        assert max(plan.predicted_memory) <= memory
+        return plan.predicted_time
+
+    roomy = plan_axes(axes, cluster(1e9, 1e9, link=link), optimiser_tensors=100)
+    need = max(roomy.predicted_memory)
+    times = [roomy.predicted_time, *(seconds(need * part) for part in (1.0, 0.9, 0.75, 0.6, 0.3))]
+    assert all(less <= more * (1 + 1e-9) for less, more in itertools.pairwise(times))
+    assert times[1] == pytest.approx(times[0])
+    assert times[-1] == float("inf")
