@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::hint::black_box;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use flate2::read::MultiGzDecoder;
@@ -14,24 +14,17 @@ use hap::synthesis::solver::{Instance, Limits, solve};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const NAMES: [&str; 10] = [
-    "vgg",
-    "chains",
-    "vit",
-    "gpt2",
-    "gpt2_b2",
-    "bert",
-    "moe",
-    "llama8",
-    "llama8_b2",
-    "llama32",
-];
+fn paths() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/instances");
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "gz"));
+    paths.sort();
+    paths
+}
 
-fn instance(name: &str) -> Instance {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("benches/instances")
-        .join(format!("{name}.json.gz"));
-    let file = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+fn instance(path: &Path) -> Instance {
+    let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut text = String::new();
     MultiGzDecoder::new(file)
         .read_to_string(&mut text)
@@ -42,9 +35,9 @@ fn instance(name: &str) -> Instance {
 fn instances(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("solve");
     group.sample_size(10);
-    for name in NAMES {
-        let instance = instance(name);
-        group.bench_function(name, |bencher| {
+    for path in paths() {
+        let instance = instance(&path);
+        group.bench_function(&instance.name, |bencher| {
             bencher.iter(|| solve(black_box(&instance.problem), &Limits::default()).expect("solvable"));
         });
     }

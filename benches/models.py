@@ -1,4 +1,4 @@
-"""The models whose training steps are synthesised, in the shapes that the paper measured, for eight devices.
+"""The models whose training steps are synthesised, in the shapes that the paper measured, for 8 devices (one for 1,024).
 
 Each builds a module and a global batch: 32 samples for each device, text of 128 tokens, images of 32 x 32; the large
 language models have one sample of their full length for each device.
@@ -156,8 +156,8 @@ def gpt2(layers: int) -> Built:
     return GPT2LMHeadModel(GPT2Config(n_layer=layers)), (), {"input_ids": ids, "labels": ids}
 
 
-def bert(layers: int) -> Built:
-    ids = _tokens()
+def bert(layers: int, devices: int = DEVICES) -> Built:
+    ids = _tokens(32 * devices)
     config = BertConfig(num_hidden_layers=layers)
     return BertForMaskedLM(config), (), {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
@@ -208,6 +208,7 @@ MODELS: dict[str, Callable[[], Built]] = {
     "gpt2_12": partial(gpt2, 12),
     "gpt2_24": partial(gpt2, 24),
     "bert_12": partial(bert, 12),
+    "bert_12_1024": partial(bert, 12, devices=1024),
     "bert_moe_12": partial(bert_moe, 12),
     "llama_8": partial(llama, 8),
     "llama3_8b_32": partial(llama3_8b, 32),

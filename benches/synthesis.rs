@@ -16,14 +16,18 @@ use hap::synthesis::{Request, synthesise};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Eight devices, half of them twice as fast as the others.
-fn cluster() -> Cluster {
-    let device = |rank: usize| {
-        let speed = if rank < 4 { 2.0 } else { 1.0 };
+/// Relative speeds: eight devices, half of them twice as fast as the others; or 1,024 of four kinds.
+fn speeds(name: &str) -> Vec<u64> {
+    let (kinds, each) = if name.ends_with("_1024") { (4, 256) } else { (2, 4) };
+    (1..=kinds).rev().flat_map(|speed| vec![speed; each]).collect()
+}
+
+fn cluster(speeds: &[u64]) -> Cluster {
+    let device = |(rank, &speed): (usize, &u64)| {
         Member::Device(Device {
             name: format!("device {rank}"),
-            flops: BTreeMap::from([("default".to_owned(), 7e12 * speed)]),
-            memory_bandwidth: 4e11 * speed,
+            flops: BTreeMap::from([("default".to_owned(), 7e12 * speed as f64)]),
+            memory_bandwidth: 4e11 * speed as f64,
             memory: 16e9,
             launch_overhead: 1e-5,
         })
@@ -34,7 +38,7 @@ fn cluster() -> Cluster {
     };
     let root = Group {
         link,
-        members: (0..8).map(device).collect(),
+        members: speeds.iter().enumerate().map(device).collect(),
     };
     Cluster {
         format: "hap-cluster-1".to_owned(),
@@ -45,10 +49,11 @@ fn cluster() -> Cluster {
 }
 
 /// Every axis split in proportion to speed.
-fn request(graph: &Graph) -> Request {
+fn request(graph: &Graph, speeds: &[u64]) -> Request {
+    let total: u64 = speeds.iter().sum();
     let units = |size: u64| {
-        let bound = |rank: u64| size * (2 * rank.min(4) + rank.saturating_sub(4)) / 12;
-        (0..8).map(|rank| bound(rank + 1) - bound(rank)).collect()
+        let bound = |rank: usize| size * speeds[..rank].iter().sum::<u64>() / total;
+        (0..speeds.len()).map(|rank| bound(rank + 1) - bound(rank)).collect()
     };
     let splits = graph
         .axes
@@ -89,12 +94,13 @@ fn main() {
         eprintln!("no graphs in benches/graphs: nothing to measure");
     }
     for path in paths {
-        let graph = read(&path);
-        let (cluster, request) = (cluster(), request(&graph));
-        let found = synthesise(&graph, &cluster, &request).expect("a program");
         let name = path
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().replace(".json.gz", ""));
+        let graph = read(&path);
+        let speeds = speeds(&name);
+        let (cluster, request) = (cluster(&speeds), request(&graph, &speeds));
+        let found = synthesise(&graph, &cluster, &request).expect("a program");
         let operators = graph.operators.len();
         eprintln!(
             "{name}: {operators} operators, cost {:.6} s, gap {}",
