@@ -4,6 +4,7 @@
 //! `ValueError`. Those that may take long answer Ctrl-C, and report to a callback.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,7 +19,7 @@ use crate::random::{Stream, Window};
 use crate::shares::{NamedShares, from_fractions, from_splits};
 use crate::simulate::{Options, simulate};
 use crate::stages::stages;
-use crate::synthesis::solver::{self, Instance, Limits, Solution};
+use crate::synthesis::solver::{self, Instance, Limits, Solution, SolveError};
 use crate::synthesis::{self, Request};
 use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
@@ -153,8 +154,9 @@ impl PyGraph {
 #[pyo3(signature = (problem, limits, progress = None))]
 fn solve(py: Python<'_>, problem: &str, limits: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
     py.detach(|| {
-        let solution = solution(problem, limits, progress.as_ref())?;
+        let (solution, seconds) = solution(problem, limits, progress.as_ref())?;
         write(&Solved {
+            seconds,
             gap: solution.gap(),
             assignment: solution.assignment,
             cost: solution.cost,
@@ -170,18 +172,21 @@ fn solve(py: Python<'_>, problem: &str, limits: &str, progress: Option<Py<PyAny>
 #[pyo3(signature = (problem, limits, progress = None))]
 fn certificate(py: Python<'_>, problem: &str, limits: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
     py.detach(|| {
-        let solution = solution(problem, limits, progress.as_ref())?;
+        let (solution, _) = solution(problem, limits, progress.as_ref())?;
         solution.certificate.to_json().map_err(value_error)
     })
 }
 
-fn solution(problem: &str, limits: &str, progress: Option<&Py<PyAny>>) -> PyResult<Solution> {
+/// The solution, and the seconds that it took.
+fn solution(problem: &str, limits: &str, progress: Option<&Py<PyAny>>) -> PyResult<(Solution, f64)> {
     let instance = Instance::from_json(problem)
         .map_err(|error| PyValueError::new_err(format!("the problem cannot be read: {error}")))?;
     let limits: Limits = parse("limits", limits)?;
     check_seconds(&limits)?;
     observed(progress, move |watch| {
-        solver::solve_watched(&instance.problem, &limits, watch)
+        let started = Instant::now();
+        let solution = solver::solve_watched(&instance.problem, &limits, watch)?;
+        Ok::<_, SolveError>((solution, started.elapsed().as_secs_f64()))
     })
 }
 
@@ -215,6 +220,7 @@ struct Solved {
     cost: f64,
     bound: f64,
     gap: f64,
+    seconds: f64,
     table_entries: u64,
     states: u64,
 }

@@ -83,8 +83,8 @@ def solve(problem: str, limits: str, progress: Callable[[float, float, int, int]
         progress: called now and then.
 
     Returns:
-        ``{"assignment": [label per variable], "cost", "bound", "gap", "table_entries", "states"}``; the gap is 0
-        where the assignment is proven optimal.
+        ``{"assignment": [label per variable], "cost", "bound", "gap", "seconds", "table_entries", "states"}``; the
+        gap is 0 where the assignment is proven optimal.
     """
 
 def certificate(problem: str, limits: str, progress: Callable[[float, float, int, int], object] | None = None) -> str:

@@ -2,21 +2,30 @@
 
 import itertools
 import math
+from typing import NamedTuple
 
 import highspy
 import numpy as np
 from highspy import Highs
 
 
+class Outcome(NamedTuple):
+    """The cost of the best assignment found, ``inf`` if there is none, a lower bound, and the time that HiGHS took."""
+
+    cost: float
+    bound: float
+    seconds: float
+
+
 def optimum(problem):
     """The least cost of ``{"domains": [...], "factors": [{"scope", "costs"}]}``, ``inf`` where nothing is feasible."""
-    cost, bound = solve(problem)
-    assert cost == bound, "without a limit it is proven"
-    return cost
+    found = solve(problem)
+    assert found.cost == found.bound, "without a limit it is proven"
+    return found.cost
 
 
 def solve(problem, seconds=math.inf):
-    """The cost of the best assignment found in so many seconds, ``inf`` if there is none, and a lower bound.
+    """The best assignment that is found in so many seconds.
 
     The local polytope with integer labels: one binary per variable and label, one weight per tuple of finite cost of
     each factor; a factor's weights sum, over the tuples that hold a label, to the label's binary.
@@ -54,10 +63,10 @@ def solve(problem, seconds=math.inf):
                 columns = holding.get((variable, label), [])
                 rows.append(([*columns, offsets[variable] + label], [1.0] * len(columns) + [-1.0], 0.0))
     if constant == float("inf"):
-        return constant, constant
+        return Outcome(constant, constant, 0.0)
     scale = max(cost, default=1.0) or 1.0
-    found, bound = _solve(labels, np.array(cost) / scale, np.array(upper), rows, seconds)
-    return found * scale + constant, bound * scale + constant
+    found = _solve(labels, np.array(cost) / scale, np.array(upper), rows, seconds)
+    return found._replace(cost=found.cost * scale + constant, bound=found.bound * scale + constant)
 
 
 def _solve(integers, cost, upper, rows, seconds):
@@ -87,12 +96,13 @@ def _solve(integers, cost, upper, rows, seconds):
         np.array([1] * integers + [0] * (len(cost) - integers), dtype=np.int32),
     )
     solver.run()
+    seconds = solver.getRunTime()
     status = solver.getModelStatus()
     if status == highspy.HighsModelStatus.kInfeasible:
-        return math.inf, math.inf
+        return Outcome(math.inf, math.inf, seconds)
     info = solver.getInfo()
     if status == highspy.HighsModelStatus.kOptimal:
-        return info.objective_function_value, info.objective_function_value
+        return Outcome(info.objective_function_value, info.objective_function_value, seconds)
     assert status == highspy.HighsModelStatus.kTimeLimit, solver.modelStatusToString(status)
     # Without a solution the value is infinite; before the root is solved the bound is.
-    return info.objective_function_value, info.mip_dual_bound
+    return Outcome(info.objective_function_value, info.mip_dual_bound, seconds)
