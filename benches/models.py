@@ -1,4 +1,4 @@
-"""The models whose training steps are synthesised, in the shapes that the paper measured, for 8 devices (one for 1,024).
+"""The models whose training steps are synthesised, in the shapes that the paper measured, for 8 devices (one: 1,024).
 
 Each builds a module and a global batch: 32 samples for each device, text of 128 tokens, images of 32 x 32; the large
 language models have one sample of their full length for each device.
@@ -166,30 +166,18 @@ def bert_moe(layers: int) -> Built:
     return BertMoE(layers), (_tokens(), _tokens()), {}
 
 
-def llama(layers: int) -> Built:
-    config = LlamaConfig(
-        num_hidden_layers=layers,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-    )
-    ids = _tokens()
+def _llama(layers: int, ids: torch.Tensor, **shape: int) -> Built:
+    config = LlamaConfig(num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8, **shape)
     return LlamaForCausalLM(config), (), {"input_ids": ids, "labels": ids}
+
+
+def llama(layers: int) -> Built:
+    return _llama(layers, _tokens(), hidden_size=2048, intermediate_size=5632)
 
 
 def llama3_8b(layers: int) -> Built:
-    config = LlamaConfig(
-        num_hidden_layers=layers,
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        vocab_size=128_256,
-        max_position_embeddings=8192,
-    )
-    ids = _tokens(DEVICES, 8192)
-    return LlamaForCausalLM(config), (), {"input_ids": ids, "labels": ids}
+    shape = {"hidden_size": 4096, "intermediate_size": 14_336, "vocab_size": 128_256}
+    return _llama(layers, _tokens(DEVICES, 8192), max_position_embeddings=8192, **shape)
 
 
 def gpt3_175b(layers: int) -> Built:

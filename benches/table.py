@@ -1,12 +1,12 @@
-"""Measures every graph and problem of the benches, beside toulbar2 and HiGHS, and writes the table of benches/README.md.
+"""Measures every graph and problem of the benches, beside toulbar2 and HiGHS, for the table of benches/README.md.
 
     pip install --group bench                    # toulbar2
     python benches/table.py                      # all rows that are not measured yet: up to an hour
     python benches/table.py --seconds 10 --fresh # measured anew, the other solvers for 10 s each: some minutes
     python benches/table.py bert_12 llama32      # some of them
 
-Each measurement runs in a process of its own, which reads the problem, so that its peak memory can be told. What has been
-measured is kept in target/table: a run that was cut short goes on where it was.
+Each measurement runs in a process of its own, which reads the problem, so that its peak memory can be told. What has
+been measured is kept in target/table: a run that was cut short goes on where it was.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import importlib.util
+import itertools
 import json
 import math
 import resource
@@ -80,8 +81,8 @@ def request(name, axes):
     ends = [sum(shares[:rank]) for rank in range(len(shares) + 1)]
 
     def units(size):
-        ranks = zip(ends, ends[1:], strict=False)
-        return [size * end // ends[-1] - size * start // ends[-1] for start, end in ranks]
+        bounds = [size * end // ends[-1] for end in ends]
+        return [end - start for start, end in itertools.pairwise(bounds)]
 
     return json.dumps({"splits": {axis["name"]: units(axis["size"]) for axis in axes}})
 
