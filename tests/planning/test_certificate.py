@@ -102,8 +102,8 @@ def test_a_solve_cut_short_has_a_certificate_of_a_smaller_bound():
 
 
 @functools.cache
-def ladder(count=30, labels=4, step=5):
-    """A problem that takes every kind of step but joining."""
+def ladder(count=60, labels=4, step=8):
+    """A problem that takes every kind of step."""
     chosen = random.Random(5)
     scopes = [(v,) for v in range(count)] + [(v - d, v) for d in (1, step) for v in range(d, count)]
     return problem_text([labels] * count, [(s, [chosen.random() for _ in range(labels ** len(s))]) for s in scopes])
@@ -157,17 +157,18 @@ def drop_all(certificate):
         (lambda c: c["steps"].clear(), r"the steps prove a bound of"),
         (shift_more, r"step \d+ \(drop\): label \d of variable \d+ can cost .*, less than the assignment"),
         (lambda c: steps_of(c, "shift")[0]["costs"].pop(), r"step \d+ \(shift\): 8 finite costs can move"),
-        (lambda c: steps_of(c, "shift")[0].update(scope=[0, 29]), r"step \d+ \(shift\): no table over \[0, 29\]"),
+        (lambda c: steps_of(c, "shift")[0].update(scope=[0, 59]), r"step \d+ \(shift\): no table over \[0, 59\]"),
         (drop_the_best, r"step \d+ \(drop\): label \d of variable \d+ can cost"),
         (drop_all, r"step \d+ \(drop\): label \d of variable \d+ can cost"),
-        (lambda c: steps_of(c, "eliminate")[0].update(variable=30), r"step \d+ \(eliminate\): variable 30 is not"),
+        (lambda c: steps_of(c, "eliminate")[0].update(variable=60), r"step \d+ \(eliminate\): variable 60 is not"),
         (lambda c: steps_of(c, "eliminate")[1].update(steps_of(c, "eliminate")[0]), r"variable \d+ is not there"),
         (lambda c: steps_of(c, "eliminate")[0].update(variable=-1), r"Expected `int` >= 0"),
         (lambda c: steps_of(c, "fix")[0].update(variable=99), r"step \d+ \(fix\): variable 99 is not there"),
         (insert(step="fix", variable=0), r"step 0 \(fix\): variable 0 has 4 labels"),
         (insert(step="join", scope=[0], into=[1, 2]), r"step 0 \(join\): the table over \[1, 2\] cannot take up"),
-        (insert(step="join", scope=[0], into=[0, 29]), r"step 0 \(join\): no table over \[0, 29\]"),
+        (insert(step="join", scope=[0], into=[0, 59]), r"step 0 \(join\): no table over \[0, 59\]"),
         (insert(step="join", scope=[1, 2], into=[1, 2]), r"step 0 \(join\): the table over \[1, 2\] cannot take up"),
+        (lambda c: steps_of(c, "join")[0].update(into=[0, 59]), r"step \d+ \(join\): no table over \[0, 59\]"),
         (insert(step="guess", variable=0), r"Invalid value 'guess'"),
     ],
 )
@@ -194,7 +195,7 @@ def test_no_change_of_the_steps_proves_too_high_a_bound(data):
         elif kind == "labels" and "labels" in steps[at]:
             steps[at]["labels"] = data.draw(st.lists(st.integers(0, 3)))
         elif "variable" in steps[at]:
-            steps[at]["variable"] = data.draw(st.integers(0, 29))
+            steps[at]["variable"] = data.draw(st.integers(0, 59))
     claim["bound"] = optimum + 1e-6
     with pytest.raises(CertificateError):
         check(ladder(), json.dumps({"format": "hap-certificate-1", "certificate": claim}))

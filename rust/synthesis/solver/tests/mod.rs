@@ -339,7 +339,7 @@ fn tampered_certificates_are_refused() {
             },
         )
     });
-    refused(&|c| c.steps.insert(0, Step::Eliminate { variable: 30 }));
+    refused(&|c| c.steps.insert(0, Step::Eliminate { variable: 40 }));
 }
 
 #[test]
