@@ -77,6 +77,8 @@ def _solve(integers, cost, upper, rows, seconds):
     solver.setOptionValue("threads", 1)
     solver.setOptionValue("mip_rel_gap", 0.0)
     solver.setOptionValue("mip_abs_gap", 1e-9)
+    # Else it calls optimal what could be 1e-6 of the largest cost better.
+    solver.setOptionValue("mip_feasibility_tolerance", 1e-9)
     solver.setOptionValue("time_limit", seconds)
     solver.passModel(
         len(cost),
