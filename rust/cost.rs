@@ -24,7 +24,7 @@ use crate::shares::Shares;
 use crate::wellformed::validate_placement;
 
 pub use affine::Affine;
-use alike::alike;
+use alike::{alike_axes, alike_devices};
 
 /// A collective, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,6 +98,8 @@ pub struct CostModel<'a> {
     alike: Vec<usize>,
     /// The first devices of each kind.
     kinds: Vec<usize>,
+    /// By axis: the first one that is like it.
+    alike_axes: Vec<usize>,
     /// FLOP/s by [`Self::dtypes`] of the operator, then by device.
     speeds: Vec<Vec<f64>>,
     /// By operator: its row in [`Self::speeds`].
@@ -134,7 +136,7 @@ impl<'a> CostModel<'a> {
             .iter()
             .map(|dtype| devices.iter().map(|device| speed(device, dtype)).collect())
             .collect();
-        let alike = alike(&devices, &speeds, shares);
+        let alike = alike_devices(&devices, &speeds, shares);
         let kinds = (0..devices.len()).filter(|&device| alike[device] == device).collect();
         let mut measured = [None; SLOTS];
         for conversion in [
@@ -158,6 +160,7 @@ impl<'a> CostModel<'a> {
             devices,
             alike,
             kinds,
+            alike_axes: alike_axes(&graph.axes, shares),
             speeds,
             dtypes,
             participants,
@@ -175,6 +178,11 @@ impl<'a> CostModel<'a> {
     /// By device: the first one that is as fast and has the same shares, so that everything costs the same there.
     pub fn alike(&self) -> &[usize] {
         &self.alike
+    }
+
+    /// By axis: the first one of the same size and shares, so that everything costs the same along it.
+    pub fn alike_axes(&self) -> &[usize] {
+        &self.alike_axes
     }
 
     /// Share of communication that hides behind computation, 0 to 1.

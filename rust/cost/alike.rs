@@ -1,19 +1,34 @@
-//! Devices that are alike: everything costs the same on them, so that it is priced once.
+//! Devices that are alike, and axes that are: everything costs the same on them, so that it is priced once.
+
+use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
 use crate::cluster::Device;
+use crate::graph::Axis;
 use crate::shares::Shares;
 
 /// By device: the first one with the same speeds and shares.
-pub(super) fn alike(devices: &[&Device], speeds: &[Vec<f64>], shares: &Shares) -> Vec<usize> {
-    let mut known: FxHashMap<Vec<u64>, usize> = FxHashMap::default();
-    let key = |device: usize| -> Vec<u64> {
+pub(super) fn alike_devices(devices: &[&Device], speeds: &[Vec<f64>], shares: &Shares) -> Vec<usize> {
+    first_alike(devices.len(), |device| {
         let machine = [devices[device].memory_bandwidth, devices[device].launch_overhead];
         let lists = speeds.iter().chain(shares.iter()).map(|list| list[device]);
-        machine.into_iter().chain(lists).map(f64::to_bits).collect()
-    };
-    (0..devices.len())
-        .map(|device| *known.entry(key(device)).or_insert(device))
+        machine.into_iter().chain(lists).map(f64::to_bits).collect::<Vec<u64>>()
+    })
+}
+
+/// By axis: the first one of the same size and shares.
+pub(super) fn alike_axes(axes: &[Axis], shares: &Shares) -> Vec<usize> {
+    first_alike(axes.len(), |axis| {
+        let shares: Vec<u64> = shares[axis].iter().map(|share| share.to_bits()).collect();
+        (axes[axis].size, shares)
+    })
+}
+
+/// By number: the first one with an equal key.
+fn first_alike<K: Eq + Hash>(count: usize, key: impl Fn(usize) -> K) -> Vec<usize> {
+    let mut known: FxHashMap<K, usize> = FxHashMap::default();
+    (0..count)
+        .map(|number| *known.entry(key(number)).or_insert(number))
         .collect()
 }

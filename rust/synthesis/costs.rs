@@ -28,6 +28,11 @@ pub trait Costs {
     /// Conversion of a tensor (by index) in one step; none where there is no such step.
     fn convert(&self, tensor: usize, from: &Placements, to: &Placements) -> Option<Move>;
 
+    /// The first axis that costs the same as this one. Both by index.
+    fn alike_axis(&self, axis: usize) -> usize {
+        axis
+    }
+
     /// Whether tensors of equal bytes and axes may differ in the cost of their conversions.
     fn differs_by_tensor(&self) -> bool {
         false

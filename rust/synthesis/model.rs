@@ -281,11 +281,15 @@ fn conversions(
     domains: &Domains,
     costs: &impl Costs,
 ) -> (Vec<usize>, Vec<Conversions>) {
-    let mut known: FxHashMap<(u64, &[usize], bool), usize> = FxHashMap::default();
+    let mut known: FxHashMap<(u64, Vec<(usize, bool)>, bool), usize> = FxHashMap::default();
     let mut conversions = Vec::new();
     let kinds = demands.iter().map(|class| {
         let tensor = &graph.tensors[class.root];
-        let key = (tensor.bytes.to_bits(), tensor.occurrences.as_slice(), tensor.summable);
+        let axes = tensor.occurrences.iter();
+        let axes = axes
+            .map(|&axis| (costs.alike_axis(axis), domains.forbidden[axis]))
+            .collect();
+        let key = (tensor.bytes.to_bits(), axes, tensor.summable);
         let mut make = || {
             conversions.push(Conversions::new(class.root, tensor, &domains.forbidden, costs));
             conversions.len() - 1

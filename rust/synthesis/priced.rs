@@ -37,7 +37,9 @@ impl<'a> PricedCosts<'a> {
         for (index, operator) in graph.operators.iter().enumerate() {
             let next = dtypes.len() as u64;
             let dtype = *dtypes.entry(&operator.dtype).or_insert(next);
-            let same = *known.entry(signature(operator, dtype)).or_insert(index);
+            let same = *known
+                .entry(signature(operator, dtype, model.alike_axes()))
+                .or_insert(index);
             if same < index {
                 compute.push(compute[same].clone());
                 continue;
@@ -63,6 +65,10 @@ impl Costs for PricedCosts<'_> {
         self.compute[operator][choice]
     }
 
+    fn alike_axis(&self, axis: usize) -> usize {
+        self.model.alike_axes()[axis]
+    }
+
     fn convert(&self, tensor: usize, from: &Placements, to: &Placements) -> Option<Move> {
         let step = self.model.conversion(tensor, from, to)?;
         let cost = self.communication * step.seconds;
@@ -75,7 +81,8 @@ impl Costs for PricedCosts<'_> {
 }
 
 /// All that the cost of an operator depends on.
-fn signature(operator: &Operator, dtype: u64) -> Vec<u64> {
+fn signature(operator: &Operator, dtype: u64, alike_axes: &[usize]) -> Vec<u64> {
+    let axis = |axis: Option<usize>| axis.map_or(0, |axis| 1 + alike_axes[axis] as u64);
     let bytes = operator.operand_bytes.iter().chain(&operator.result_bytes);
     let mut words = vec![
         dtype,
@@ -85,14 +92,14 @@ fn signature(operator: &Operator, dtype: u64) -> Vec<u64> {
     ];
     words.extend(bytes.map(|bytes| bytes.to_bits()));
     for choice in &operator.choices {
-        words.push(choice.axis.map_or(0, |axis| 1 + axis as u64));
+        words.push(axis(choice.axis));
         let placements = choice.inputs.iter().chain(&choice.outputs).flatten();
         words.extend(placements.map(|it| u64::from(matches!(it, Placement::Shard(_)))));
         words.push(choice.collectives.len() as u64);
         for collective in &choice.collectives {
             words.push(collective.conversion as u64);
             words.push(collective.bytes.to_bits());
-            words.push(collective.axis.map_or(0, |axis| 1 + axis as u64));
+            words.push(axis(collective.axis));
         }
     }
     words
