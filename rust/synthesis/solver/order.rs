@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use fixedbitset::FixedBitSet;
-
 use super::remainder::Remainder;
 use super::watch::Watch;
 
@@ -42,7 +40,8 @@ struct Graph<'a> {
     watch: &'a Watch<'a>,
     variables: Vec<usize>,
     sizes: Vec<u64>,
-    adjacent: Vec<FixedBitSet>,
+    /// Ascending; there are few.
+    adjacent: Vec<Vec<usize>>,
 }
 
 impl<'a> Graph<'a> {
@@ -52,15 +51,15 @@ impl<'a> Graph<'a> {
         for (index, &variable) in variables.iter().enumerate() {
             node[variable] = index;
         }
-        let mut adjacent = vec![FixedBitSet::with_capacity(variables.len()); variables.len()];
+        let mut adjacent = vec![Vec::new(); variables.len()];
         for table in remainder.live_tables() {
             for &a in &table.scope {
-                for &b in &table.scope {
-                    if a != b {
-                        adjacent[node[a]].insert(node[b]);
-                    }
-                }
+                adjacent[node[a]].extend(table.scope.iter().filter(|&&b| b != a).map(|&b| node[b]));
             }
+        }
+        for neighbours in &mut adjacent {
+            neighbours.sort_unstable();
+            neighbours.dedup();
         }
         let sizes = variables
             .iter()
@@ -87,7 +86,7 @@ impl<'a> Graph<'a> {
             if order.entries > limit || self.watch.is_stopped() {
                 return None;
             }
-            for other in self.eliminate(node, greedy).ones() {
+            for other in self.eliminate(node, greedy) {
                 queue.remove(&(scores[other], other));
                 scores[other] = self.score(other, greedy);
                 queue.insert((scores[other], other));
@@ -104,16 +103,16 @@ impl<'a> Graph<'a> {
     }
 
     fn weight(&self, node: usize) -> u64 {
-        let neighbours = self.adjacent[node].ones().map(|other| self.sizes[other]);
+        let neighbours = self.adjacent[node].iter().map(|&other| self.sizes[other]);
         neighbours.fold(self.sizes[node], u64::saturating_mul)
     }
 
     fn fill(&self, node: usize) -> u64 {
         let mut fill = 0u64;
-        for a in self.adjacent[node].ones() {
-            // A word of 64 bits takes about as long as an entry of a table.
-            self.watch.visited(self.variables.len() as u64 / 64);
-            let missing = self.adjacent[node].difference(&self.adjacent[a]).filter(|&b| b > a);
+        for (index, &a) in self.adjacent[node].iter().enumerate() {
+            // A look at a neighbour takes about as long as an entry of a table.
+            self.watch.visited(self.adjacent[node].len() as u64);
+            let missing = missing(&self.adjacent[node][index + 1..], &self.adjacent[a]);
             let weight: u64 = missing.map(|b| self.sizes[b]).sum();
             fill = fill.saturating_add(self.sizes[a].saturating_mul(weight));
         }
@@ -121,22 +120,38 @@ impl<'a> Graph<'a> {
     }
 
     /// Joins the neighbours of a node and takes it out. Returns the nodes whose scores may have changed.
-    fn eliminate(&mut self, node: usize, greedy: Greedy) -> FixedBitSet {
+    fn eliminate(&mut self, node: usize, greedy: Greedy) -> Vec<usize> {
         let neighbours = std::mem::take(&mut self.adjacent[node]);
         let mut changed = neighbours.clone();
-        for a in neighbours.ones() {
-            self.adjacent[a].set(node, false);
-        }
-        for a in neighbours.ones() {
-            let added: Vec<usize> = neighbours.difference(&self.adjacent[a]).filter(|&b| b > a).collect();
-            for b in added {
-                if greedy == Greedy::WeightedMinFill {
-                    changed.extend(self.adjacent[a].intersection(&self.adjacent[b]));
-                }
-                self.adjacent[a].insert(b);
-                self.adjacent[b].insert(a);
+        for &a in &neighbours {
+            let others = &mut self.adjacent[a];
+            if let Ok(place) = others.binary_search(&node) {
+                others.remove(place);
             }
         }
+        for (index, &a) in neighbours.iter().enumerate() {
+            let added: Vec<usize> = missing(&neighbours[index + 1..], &self.adjacent[a]).collect();
+            for b in added {
+                if greedy == Greedy::WeightedMinFill {
+                    let common = self.adjacent[a]
+                        .iter()
+                        .filter(|other| self.adjacent[b].binary_search(other).is_ok());
+                    changed.extend(common);
+                }
+                for (one, other) in [(a, b), (b, a)] {
+                    if let Err(place) = self.adjacent[one].binary_search(&other) {
+                        self.adjacent[one].insert(place, other);
+                    }
+                }
+            }
+        }
+        changed.sort_unstable();
+        changed.dedup();
         changed
     }
+}
+
+/// Those of some nodes that a list in ascending order lacks.
+fn missing<'a>(nodes: &'a [usize], list: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+    nodes.iter().copied().filter(|node| list.binary_search(node).is_err())
 }
