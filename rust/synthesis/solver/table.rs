@@ -128,17 +128,22 @@ pub(super) fn row_major(shape: &[usize]) -> Vec<usize> {
 
 /// Costs in row-major order of a shape, whose strides in `costs` are given.
 fn permuted(costs: &[f64], shape: &[usize], strides: &[usize]) -> Vec<f64> {
-    let (Some((&width, outer)), Some((&stride, outer_strides))) = (shape.split_last(), strides.split_last()) else {
-        return costs.to_vec();
+    // One walk over all but the last two axes.
+    let before = shape.len().saturating_sub(2);
+    let ((outer, inner), (outer_strides, inner_strides)) = (shape.split_at(before), strides.split_at(before));
+    let ([rows, width], [step, stride]) = match (inner, inner_strides) {
+        (&[rows, width], &[step, stride]) => ([rows, width], [step, stride]),
+        (&[width], &[stride]) => ([1, width], [0, stride]),
+        _ => return costs.to_vec(),
     };
     let mut walk = Walk::new(outer, vec![outer_strides.to_vec()]);
-    let mut result = Vec::with_capacity(costs.len());
-    while result.len() < costs.len() {
-        let row = &costs[walk.offsets[0]..];
-        if stride == 1 {
-            result.extend_from_slice(&row[..width]);
-        } else {
-            result.extend(row.iter().step_by(stride).take(width));
+    let mut result = vec![0.0; costs.len()];
+    for block in result.chunks_exact_mut(rows * width) {
+        let from = &costs[walk.offsets[0]..];
+        for (row, block) in block.chunks_exact_mut(width).enumerate() {
+            for (label, cost) in block.iter_mut().enumerate() {
+                *cost = from[row * step + label * stride];
+            }
         }
         walk.advance();
     }
