@@ -274,6 +274,9 @@ impl Model {
     }
 }
 
+/// What the conversions of a class depend on: bytes, the axes' costs and whether they are forbidden, and summability.
+type Key = (u64, Vec<(usize, bool)>, bool);
+
 /// The conversions of every class, shared between classes whose tensors are alike.
 fn conversions(
     graph: &Graph,
@@ -281,7 +284,7 @@ fn conversions(
     domains: &Domains,
     costs: &impl Costs,
 ) -> (Vec<usize>, Vec<Conversions>) {
-    let mut known: FxHashMap<(u64, Vec<(usize, bool)>, bool), usize> = FxHashMap::default();
+    let mut known: FxHashMap<Key, usize> = FxHashMap::default();
     let mut conversions = Vec::new();
     let kinds = demands.iter().map(|class| {
         let tensor = &graph.tensors[class.root];
