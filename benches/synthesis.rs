@@ -9,7 +9,7 @@ use criterion::Criterion;
 use flate2::read::GzDecoder;
 use hap::cluster::{Cluster, Device, Group, Link, Member};
 use hap::graph::Graph;
-use hap::synthesis::{Request, synthesise};
+use hap::synthesis::{MemoryPrices, Request, synthesise};
 
 /// As in the extension module.
 #[cfg(not(feature = "python"))]
@@ -66,6 +66,21 @@ fn request(graph: &Graph, speeds: &[u64]) -> Request {
     }
 }
 
+/// The same, where a step's seconds and a device's bytes weigh about the same: with recomputation and re-gathering.
+fn memory_priced(mut request: Request) -> Request {
+    request.prices.memory = Some(MemoryPrices {
+        seconds_per_byte: vec![1e-12; 8],
+        between: 1.0,
+        optimiser_tensors: 2,
+        segments: 1,
+        skew: 0.0,
+    });
+    request
+}
+
+/// The graphs that are solved with prices of memory, too.
+const WITH_MEMORY: [&str; 2] = ["gpt2_12", "llama_8"];
+
 fn graphs() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/graphs");
     let entries = std::fs::read_dir(folder)
@@ -100,13 +115,19 @@ fn main() {
         let graph = read(&path);
         let speeds = speeds(&name);
         let (cluster, request) = (cluster(&speeds), request(&graph, &speeds));
-        let found = synthesise(&graph, &cluster, &request).expect("a program");
+        let mut requests = vec![(name.clone(), request.clone())];
+        if WITH_MEMORY.contains(&name.as_str()) {
+            requests.push((format!("{name}_memory"), memory_priced(request)));
+        }
         let operators = graph.operators.len();
-        eprintln!(
-            "{name}: {operators} operators, cost {:.6} s, gap {}",
-            found.cost, found.search_gap
-        );
-        criterion.bench_function(&name, |bencher| bencher.iter(|| synthesise(&graph, &cluster, &request)));
+        for (name, request) in requests {
+            let found = synthesise(&graph, &cluster, &request).expect("a program");
+            eprintln!(
+                "{name}: {operators} operators, cost {:.6} s, gap {}",
+                found.cost, found.search_gap
+            );
+            criterion.bench_function(&name, |bencher| bencher.iter(|| synthesise(&graph, &cluster, &request)));
+        }
     }
     criterion.final_summary();
 }

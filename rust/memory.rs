@@ -19,15 +19,19 @@
 //!
 //! The peak is that of the sum, over the instructions.
 
+mod holders;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Transfer;
-use crate::graph::{Graph, InputKind, OutputKind};
+use crate::graph::{Graph, InputKind, OutputKind, Tensor};
 use crate::placement::Placement;
 use crate::program::{Conversion, Implementation};
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram, Value};
 use crate::wellformed::element_bytes;
+
+pub use holders::{Holder, Purpose, holders};
 
 /// What the peak of a device is made of, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -79,6 +83,12 @@ struct Storage {
     dies: usize,
 }
 
+impl Storage {
+    fn lives_at(&self, instruction: usize) -> bool {
+        (self.born..=self.dies).contains(&instruction)
+    }
+}
+
 /// Peak memory of each device.
 pub fn peaks(
     graph: &Graph,
@@ -97,10 +107,7 @@ pub fn peaks(
                 slopes: vec![0.0; graph.axes.len()],
             };
             let moment = busiest(&local, program, &storages);
-            for storage in storages
-                .iter()
-                .filter(|storage| (storage.born..=storage.dies).contains(&moment))
-            {
+            for storage in storages.iter().filter(|storage| storage.lives_at(moment)) {
                 let value = &program.values[storage.value];
                 let bytes = local.add(value, 1.0, &mut peak.slopes);
                 match storage.part {
@@ -109,8 +116,7 @@ pub fn peaks(
                     Part::Activation => peak.parts.activations += bytes,
                 }
                 if storage.part == Part::Parameter && trained[value.tensor] {
-                    let element = element_bytes(&graph.tensors[value.tensor].dtype).expect("a validated graph");
-                    let factor = f64::from(optimiser_tensors) * (4.0 / element).max(1.0);
+                    let factor = optimiser_factor(&graph.tensors[value.tensor], optimiser_tensors);
                     peak.parts.optimiser += local.add(value, factor, &mut peak.slopes);
                 }
             }
@@ -118,6 +124,15 @@ pub fn peaks(
             peak
         })
         .collect()
+}
+
+/// Bytes of optimiser state for a byte of a trained parameter: elements have its size, but 4 bytes at least.
+///
+/// # Panics
+/// If the element type is unknown; a validated graph has none such.
+pub fn optimiser_factor(parameter: &Tensor, optimiser_tensors: u32) -> f64 {
+    let element = element_bytes(&parameter.dtype).expect("a validated graph");
+    f64::from(optimiser_tensors) * (4.0 / element).max(1.0)
 }
 
 /// By tensor: whether it is a parameter with a gradient.
@@ -261,36 +276,45 @@ type Bytes = (f64, Vec<(usize, f64)>);
 
 /// Bytes of the largest communication buffer; adds its slopes.
 fn largest_buffer(local: &Local, devices: usize, program: &ValidProgram, slopes: &mut [f64]) -> f64 {
-    let mut largest = (0.0, Vec::new());
-    let mut hold = |buffer: Bytes| {
-        if buffer.0 > largest.0 {
-            largest = buffer;
-        }
-    };
-    for step in program.steps.iter().filter(|_| devices > 1) {
-        match step {
-            Step::Convert {
-                implementation: Some(how),
-                read,
-                write,
-                ..
-            } => {
-                let (from, to) = (&program.values[*read], &program.values[*write]);
-                let transfer = Transfer::conversion(local.graph, from.tensor, &from.placements, &to.placements, *how);
-                hold(buffer(local, devices, &transfer));
-            }
-            Step::Compute { operator, choice, .. } => {
-                for collective in &local.graph.operators[*operator].choices[*choice].collectives {
-                    hold(inner_buffer(local, devices, &Transfer::inside(collective)));
-                }
-            }
-            _ => {}
-        }
-    }
-    for (axis, slope) in largest.1 {
+    let buffers = program
+        .steps
+        .iter()
+        .map(|step| buffer_of(local, devices, program, step));
+    let larger = |largest: Bytes, buffer: Bytes| if buffer.0 > largest.0 { buffer } else { largest };
+    let (bytes, slope) = buffers.fold((0.0, Vec::new()), larger);
+    for (axis, slope) in slope {
         slopes[axis] += slope;
     }
-    largest.0
+    bytes
+}
+
+/// The largest communication buffer of a step.
+fn buffer_of(local: &Local, devices: usize, program: &ValidProgram, step: &Step) -> Bytes {
+    let none = (0.0, Vec::new());
+    match step {
+        _ if devices == 1 => none,
+        Step::Convert {
+            implementation: Some(how),
+            read,
+            write,
+            ..
+        } => {
+            let (from, to) = (&program.values[*read], &program.values[*write]);
+            let transfer = Transfer::conversion(local.graph, from.tensor, &from.placements, &to.placements, *how);
+            buffer(local, devices, &transfer)
+        }
+        Step::Compute { operator, choice, .. } => {
+            let collectives = &local.graph.operators[*operator].choices[*choice].collectives;
+            let buffers = collectives
+                .iter()
+                .map(|it| inner_buffer(local, devices, &Transfer::inside(it)));
+            buffers.fold(
+                none,
+                |largest, buffer| if buffer.0 > largest.0 { buffer } else { largest },
+            )
+        }
+        _ => none,
+    }
 }
 
 /// Bytes that a collective needs beside its operand and result.

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::Cluster;
 use crate::cost::{CostModel, Transfer};
 use crate::graph::{Choice, Graph};
-use crate::memory::{self, MemoryParts};
+use crate::memory::{self, Holder, MemoryParts};
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram};
 
@@ -38,6 +38,8 @@ pub struct Options {
     pub optimiser_tensors: u32,
     /// Whether to list what each stream does when.
     pub timeline: bool,
+    /// How many of the largest holders of memory at a device's peak to list.
+    pub holders: usize,
 }
 
 impl Default for Options {
@@ -45,6 +47,7 @@ impl Default for Options {
         Self {
             optimiser_tensors: 2,
             timeline: false,
+            holders: 0,
         }
     }
 }
@@ -87,6 +90,9 @@ pub struct Simulation {
     pub memory: Vec<f64>,
     /// What the peak is made of, by device.
     pub memory_parts: Vec<MemoryParts>,
+    /// What holds the most of it at the peak, by device; empty unless it was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Vec<Holder>>,
     /// What each stream does, in program order; empty unless it was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Event>,
@@ -104,6 +110,17 @@ pub fn simulate(
     let mut run = Run::new(graph, &costs, program, options.timeline);
     program.steps.iter().for_each(|step| run.step(step));
     let peaks = memory::peaks(graph, shares, costs.devices(), program, options.optimiser_tensors);
+    let holders = match options.holders {
+        0 => Vec::new(),
+        count => memory::holders(
+            graph,
+            shares,
+            costs.devices(),
+            program,
+            options.optimiser_tensors,
+            count,
+        ),
+    };
     let memory_parts: Vec<MemoryParts> = peaks.iter().map(|peak| peak.parts.clone()).collect();
     Simulation {
         seconds: run.clock.iter().copied().fold(run.network, f64::max),
@@ -111,6 +128,7 @@ pub fn simulate(
         communication: run.communication,
         memory: memory_parts.iter().map(MemoryParts::total).collect(),
         memory_parts,
+        holders,
         timeline: run.timeline,
     }
 }

@@ -27,13 +27,14 @@ class Graph:
 
         Args:
             cluster: ``hap-cluster-1``.
-            request: ``{"splits", "prices": {"weights", "theta"}, "constraints": {"forbidden_axes", "allowed_axes",
-                "placements", "outputs", "require_axis"}, "random": null | seed, "limits"}``; all but the splits have
-                defaults, see ``rust/synthesis/request.rs``.
+            request: ``{"splits", "prices": {"weights", "theta", "memory"}, "constraints": {"forbidden_axes",
+                "allowed_axes", "placements", "outputs", "require_axis"}, "random": null | seed, "limits"}``; all but
+                the splits have defaults, see ``rust/synthesis/request.rs``.
             progress: called now and then.
 
         Returns:
-            ``{"program", "cost", "bound", "search_gap", "seconds", "table_entries", "states"}``.
+            ``{"program", "cost", "priced_memory", "bound", "search_gap", "seconds", "table_entries", "states"}``; bytes
+            by device only where memory has prices.
         """
 
     def problem(self, cluster: str, request: str) -> str:
@@ -46,13 +47,14 @@ class Graph:
             cluster: ``hap-cluster-1``.
             program: the program; it is validated first.
             splits: ``{axis name: [units per device]}``, for every axis.
-            options: ``{"optimiser_tensors": 2, "timeline": false}``, these being the defaults.
+            options: ``{"optimiser_tensors": 2, "timeline": false, "holders": 0}``, these being the defaults.
 
         Returns:
             ``{"seconds", "compute": [seconds per device], "communication": seconds, "memory": [bytes per device],
             "memory_parts": [{"parameters", "gradients", "optimiser", "activations", "buffers"}],
+            "holders": [[{"part", "tensor", "placement", "bytes"}] per device],
             "timeline": [{"device", "stream": "computation" | "communication", "name", "start", "end"}]}``, the last
-            only if asked for.
+            two only if asked for.
         """
 
     def stages(self, cluster: str, program: str, shares: str, options: str = "{}") -> str:

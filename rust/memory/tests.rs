@@ -43,6 +43,31 @@ const DATA_PARALLEL: [&str; 9] = [
 ];
 
 #[test]
+fn the_largest_holders_are_named() {
+    let graph = product(|_| {});
+    let shares = vec![THREE.to_vec(); graph.axes.len()];
+    let valid = validate(&graph, &program(&graph, &DATA_PARALLEL)).expect("a valid program");
+    let found = holders(&graph, &shares, 3, &valid, 2, 4);
+    let lines = |device: usize| -> Vec<String> {
+        let line = |it: &Holder| format!("{:?} {} {} {}", it.part, it.tensor, it.placement[0], it.bytes);
+        found[device].iter().map(line).collect()
+    };
+    let expected = [
+        "Optimiser w R 512",
+        "Parameter w R 256",
+        "Gradient g R 256",
+        "Activation t R 256",
+    ];
+    assert_eq!(lines(0), expected);
+    // All of them together are the peak.
+    let all = holders(&graph, &shares, 3, &valid, 2, usize::MAX);
+    for (device, peak) in peaks(&graph, &shares, 3, &valid, 2).iter().enumerate() {
+        let held: f64 = all[device].iter().map(|holder| holder.bytes).sum();
+        assert!((held - peak.parts.total()).abs() < 1e-9);
+    }
+}
+
+#[test]
 fn data_parallelism_keeps_whole_parameters() {
     let graph = product(|_| {});
     let whole = 256.0;

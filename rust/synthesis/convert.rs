@@ -146,6 +146,34 @@ impl Conversions {
         numbers(set).fold(set, |reached, from| reached | self.free[from])
     }
 
+    /// The set without what can be had for nothing from the rest of it.
+    pub fn least(&self, set: Set) -> Set {
+        numbers(set).fold(set, |least, number| {
+            let rest = least & !(1 << number);
+            rest | least & 1 << number & !self.free(rest)
+        })
+    }
+
+    /// The least cost of creating a set where one or two placements are there, and the part that is made from the first.
+    pub fn spread(&mut self, there: Set, set: Set) -> (f64, Set) {
+        let (first, last) = (there.trailing_zeros() as usize, there.ilog2() as usize);
+        if first == last {
+            return (self.costs(set)[first], set);
+        }
+        let mut best = (f64::INFINITY, set);
+        let mut part = set;
+        loop {
+            let cost = self.costs(part)[first] + self.costs(set & !part)[last];
+            if cost < best.0 {
+                best = (cost, part);
+            }
+            if part == 0 {
+                return best;
+            }
+            part = (part - 1) & set;
+        }
+    }
+
     /// The conversions that create a set at the least cost, each from a placement that is there by then.
     ///
     /// They reach every placement once. The cost must be finite.

@@ -3,8 +3,10 @@
 use super::classes::{Classes, placement_at, placement_number};
 use super::constraints::Domains;
 use super::convert::{Set, numbers};
+use super::crossing::{Made, Memory, Needs};
+use super::phases::Phases;
 use super::request::SynthesisError;
-use crate::graph::{Choice, Graph, Operator, OutputKind, Tensor};
+use crate::graph::{Choice, Graph, Operator, Output, OutputKind, Tensor};
 use crate::placement::Placements;
 
 /// What a decision is about: an input's placement, or an operator's choice. Both by index.
@@ -21,10 +23,10 @@ pub enum Source {
 pub struct Party {
     /// The decision.
     pub source: Source,
-    /// Of the producer: by label, the placement that is produced.
-    pub produced: Option<Vec<usize>>,
+    /// Of the producer: by label, what is produced.
+    pub produced: Option<Vec<Made>>,
     /// By label, the placements that are demanded.
-    pub demanded: Vec<Set>,
+    pub demanded: Vec<Needs>,
 }
 
 /// All that is demanded of a class.
@@ -35,37 +37,42 @@ pub struct Demands {
     /// The producer first, then the distinct readers in program order.
     pub parties: Vec<Party>,
     /// Placements that are demanded whatever is decided.
-    pub fixed: Set,
-    /// Sets of placements, one of each of which is demanded.
+    pub fixed: Needs,
+    /// Sets of placements, one of each of which is demanded in the phase of the producer.
     pub ends: Vec<Set>,
-}
-
-impl Demands {
-    /// Whether nobody demands anything, so that any placement will do.
-    pub fn is_empty(&self) -> bool {
-        self.fixed == 0
-            && self.ends.is_empty()
-            && self
-                .parties
-                .iter()
-                .all(|party| party.demanded.iter().all(|&set| set == 0))
-    }
+    /// Whose memory the class is in.
+    pub memory: Memory,
+    /// Whether it is produced before the boundary between two phases.
+    pub before: bool,
 }
 
 /// The demands of every class, in the order in which their roots are produced: inputs, then operators.
 ///
 /// # Errors
 /// [`SynthesisError::Graph`] where a choice or an output does not fit its tensors.
-pub fn demands(graph: &Graph, classes: &Classes, domains: &Domains) -> Result<Vec<Demands>, SynthesisError> {
+pub fn demands(
+    graph: &Graph,
+    classes: &Classes,
+    domains: &Domains,
+    phases: &Phases,
+) -> Result<Vec<Demands>, SynthesisError> {
     let mut builder = Builder {
         graph,
         classes,
         domains,
+        phases,
         demands: Vec::new(),
         position: vec![None; graph.tensors.len()],
     };
     for (index, input) in graph.inputs.iter().enumerate() {
-        builder.produce(input.tensor, Source::Input(index), domains.placements[index].clone())?;
+        let stored = domains.placements[index].iter();
+        let stored = stored
+            .map(|&placement| Made {
+                placement,
+                again: false,
+            })
+            .collect();
+        builder.produce(input.tensor, Source::Input(index), stored, Memory::Stored)?;
     }
     for (index, operator) in graph.operators.iter().enumerate() {
         if !classes.merged[index] {
@@ -76,19 +83,43 @@ pub fn demands(graph: &Graph, classes: &Classes, domains: &Domains) -> Result<Ve
         let tensor = output.tensor;
         match output.kind {
             OutputKind::Loss | OutputKind::InputGradient => {
-                builder.class(tensor)?.fixed |= 1 << classes.in_root[tensor][0];
+                let class = builder.class(tensor)?;
+                let needs = class.needs(
+                    1 << classes.in_root[tensor][0],
+                    output.kind == OutputKind::InputGradient,
+                    false,
+                );
+                class.fixed = class.fixed | needs;
             }
             OutputKind::Output => builder.end(tensor, ends)?,
-            OutputKind::Gradient | OutputKind::Buffer => builder.follow(&output.name, tensor, output.of)?,
+            OutputKind::Gradient | OutputKind::Buffer => builder.follow(output)?,
+        }
+        if matches!(output.kind, OutputKind::Loss | OutputKind::Output | OutputKind::Buffer) {
+            let class = builder.class(tensor)?;
+            if class.memory != Memory::Stored {
+                class.memory = Memory::Held;
+            }
         }
     }
     Ok(builder.demands)
+}
+
+impl Demands {
+    /// What a reader needs that runs in the backward, or, if not, runs again there.
+    fn needs(&self, set: Set, backward: bool, again: bool) -> Needs {
+        let later = self.before && (backward || again);
+        Needs {
+            now: if later && !again { 0 } else { set },
+            later: if later { set } else { 0 },
+        }
+    }
 }
 
 struct Builder<'a> {
     graph: &'a Graph,
     classes: &'a Classes,
     domains: &'a Domains,
+    phases: &'a Phases,
     demands: Vec<Demands>,
     /// By root, its place in `demands`.
     position: Vec<Option<usize>>,
@@ -105,7 +136,13 @@ impl Builder<'_> {
         }
     }
 
-    fn produce(&mut self, tensor: usize, source: Source, produced: Vec<usize>) -> Result<(), SynthesisError> {
+    fn produce(
+        &mut self,
+        tensor: usize,
+        source: Source,
+        produced: Vec<Made>,
+        memory: Memory,
+    ) -> Result<(), SynthesisError> {
         let name = &self.graph.tensors[tensor].name;
         if self.position[tensor].is_some() || self.classes.root[tensor] != tensor {
             return Err(SynthesisError::Graph(format!(
@@ -113,7 +150,11 @@ impl Builder<'_> {
             )));
         }
         self.position[tensor] = Some(self.demands.len());
-        let demanded = vec![0; produced.len()];
+        let demanded = vec![Needs::default(); produced.len()];
+        let backward = match source {
+            Source::Input(_) => false,
+            Source::Operator(operator) => self.phases.backward[operator],
+        };
         let parties = vec![Party {
             source,
             produced: Some(produced),
@@ -122,37 +163,56 @@ impl Builder<'_> {
         self.demands.push(Demands {
             root: tensor,
             parties,
-            fixed: 0,
+            fixed: Needs::default(),
             ends: Vec::new(),
+            memory,
+            before: self.phases.boundary && !backward,
         });
         Ok(())
     }
 
     /// Adds what an operator reads and produces.
     fn run(&mut self, index: usize, operator: &Operator) -> Result<(), SynthesisError> {
-        let choices = &self.domains.choices[index];
+        let runs = self.phases.runs(index, &self.domains.choices[index]);
         let graph = self.graph;
         // By label, the number of the placement that a choice names for a tensor.
         let numbers = |tensor, named: &dyn Fn(&Choice) -> Option<&Placements>| {
-            let numbers = choices
-                .iter()
-                .map(|&choice| number(graph, operator, choice, tensor, named(&operator.choices[choice])));
+            let numbers = runs.iter().map(|run| {
+                let placements = named(&operator.choices[run.choice]);
+                number(graph, operator, run.choice, tensor, placements)
+            });
             numbers.collect::<Result<Vec<_>, _>>()
         };
+        let backward = self.phases.backward[index];
         for (place, &tensor) in operator.operands.iter().enumerate() {
             let numbers = numbers(tensor, &|choice| choice.inputs.get(place))?;
-            self.demand(Source::Operator(index), tensor, &numbers)?;
+            let labels = numbers.into_iter().zip(runs.iter().map(|run| (backward, run.again)));
+            self.demand(Source::Operator(index), tensor, labels)?;
         }
+        let memory = if operator.layout { Memory::Lent } else { Memory::Own };
         for (place, &tensor) in operator.results.iter().enumerate() {
             let numbers = numbers(tensor, &|choice| choice.outputs.get(place))?;
-            self.produce(tensor, Source::Operator(index), numbers)?;
+            let made = numbers.into_iter().zip(&runs);
+            let made = made
+                .map(|(placement, run)| Made {
+                    placement,
+                    again: run.again,
+                })
+                .collect();
+            self.produce(tensor, Source::Operator(index), made, memory)?;
         }
         Ok(())
     }
 
-    /// By label, a decision demands the tensor in the placement with this number.
-    fn demand(&mut self, source: Source, tensor: usize, numbers: &[usize]) -> Result<(), SynthesisError> {
-        let classes = self.classes;
+    /// By label, a decision demands the tensor in the placement with this number: whether in the backward, and whether
+    /// in both phases.
+    fn demand(
+        &mut self,
+        source: Source,
+        tensor: usize,
+        labels: impl ExactSizeIterator<Item = (usize, (bool, bool))>,
+    ) -> Result<(), SynthesisError> {
+        let in_root = &self.classes.in_root[tensor];
         let class = self.class(tensor)?;
         // Readers come in program order, so a reader that is there already is the last one, or the producer.
         let place = class
@@ -163,12 +223,14 @@ impl Builder<'_> {
                 class.parties.push(Party {
                     source,
                     produced: None,
-                    demanded: vec![0; numbers.len()],
+                    demanded: vec![Needs::default(); labels.len()],
                 });
                 class.parties.len() - 1
             });
-        for (set, &number) in class.parties[place].demanded.iter_mut().zip(numbers) {
-            *set |= 1 << classes.in_root[tensor][number];
+        for (label, (number, (backward, again))) in labels.enumerate() {
+            let needs = class.needs(1 << in_root[number], backward, again);
+            let demanded = &mut class.parties[place].demanded[label];
+            *demanded = *demanded | needs;
         }
         Ok(())
     }
@@ -185,7 +247,9 @@ impl Builder<'_> {
     }
 
     /// A gradient or a new buffer ends in the placement that its parameter or buffer is kept in.
-    fn follow(&mut self, name: &str, tensor: usize, of: Option<usize>) -> Result<(), SynthesisError> {
+    fn follow(&mut self, output: &Output) -> Result<(), SynthesisError> {
+        let Output { kind, name, tensor, of } = output;
+        let tensor = *tensor;
         let kept = of.and_then(|of| self.graph.inputs.iter().position(|input| input.tensor == of));
         let Some(input) = kept else {
             return Err(SynthesisError::Graph(format!(
@@ -206,8 +270,9 @@ impl Builder<'_> {
             )));
         }
         // Replicated or sharded, so that the numbers of both tensors agree.
-        let placements = self.domains.placements[input].clone();
-        self.demand(Source::Input(input), tensor, &placements)
+        let placements = self.domains.placements[input].iter();
+        let labels = placements.map(|&number| (number, (*kind == OutputKind::Gradient, false)));
+        self.demand(Source::Input(input), tensor, labels)
     }
 }
 

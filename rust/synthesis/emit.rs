@@ -2,64 +2,58 @@
 //!
 //! Operators are applied in the order of the graph. Partial tensors are reduced right after they are produced, all other
 //! conversions and all views wait for their first reader, so that little lies in memory for long.
+//!
+//! Where memory is priced, the backward's operators wait until those of the forward are done. At the boundary what is to
+//! be kept is completed, and freed is what is not kept but made again later: each again right before its first reader.
 
 use super::classes::{placement_at, placement_number};
 use super::convert::{Set, numbers};
 use super::demands::Source;
 use super::model::{Model, Variable};
+use super::phases::Run;
+use super::routes::{Plan, Route, route};
 use crate::graph::{Choice, Graph, Operator, OutputKind};
 use crate::placement::Placement;
 use crate::program::{Conversion, Instruction, Program};
 
-/// The program that a solution stands for, and the sum of the costs of its conversions.
-///
-/// `assignment` has one label per variable of the model; its cost must be finite.
-pub fn emit(graph: &Graph, model: &mut Model, assignment: &[usize]) -> (Program, f64) {
-    let plans = (0..model.demands.len())
-        .map(|class| plan(model, class, assignment))
-        .collect::<Vec<_>>();
-    let mut emitter = Emitter {
-        graph,
-        model,
-        from: vec![Vec::new(); graph.tensors.len()],
-        kind: vec![0; graph.tensors.len()],
-        there: vec![0; graph.tensors.len()],
-        read: read_tensors(graph, model),
-        program: Program::default(),
-        communication: 0.0,
-    };
-    for (class, plan) in plans.into_iter().enumerate() {
-        let root = model.demands[class].root;
-        emitter.from[root] = plan;
-        emitter.kind[root] = model.kinds[class];
-    }
-    emitter.run(assignment);
-    (emitter.program, emitter.communication)
+/// A program, and what it costs beside its operators.
+#[derive(Debug)]
+pub struct Emitted {
+    /// The program.
+    pub program: Program,
+    /// The sum of the costs of its conversions.
+    pub communication: f64,
+    /// The price of what is kept from the forward to the backward.
+    pub keeping: f64,
+    /// What is kept at a price: tensors by index, and their placements.
+    pub kept: Vec<(usize, Placement)>,
 }
 
-/// By number of a placement of a class's root, the placement that it is converted from.
-type Plan = Vec<Option<usize>>;
-
-fn plan(model: &mut Model, class: usize, assignment: &[usize]) -> Plan {
-    let demands = &model.demands[class];
-    let label = |source| assignment[model.variable(source)];
-    let producer = &demands.parties[0];
-    let produced = producer
-        .produced
-        .as_ref()
-        .map_or(0, |produced| produced[label(producer.source)]);
-    let read = demands
-        .parties
-        .iter()
-        .fold(demands.fixed, |set, party| set | party.demanded[label(party.source)]);
-    let ends = &demands.ends;
-    let conversions = &mut model.conversions[model.kinds[class]];
-    let set = conversions.with_ends(produced, read, ends);
-    let mut plan = vec![None; conversions.count()];
-    for (from, to) in conversions.plan(produced, set) {
-        plan[to] = Some(from);
+/// The program that a solution stands for.
+///
+/// `assignment` has one label per variable of the model; its cost must be finite.
+pub fn emit(graph: &Graph, model: &mut Model, assignment: &[usize]) -> Emitted {
+    let routes: Vec<Route> = (0..model.demands.len())
+        .map(|class| route(model, class, assignment))
+        .collect();
+    let mut emitter = Emitter::new(graph, model, assignment, &routes);
+    emitter.run();
+    let mut emitted = Emitted {
+        program: emitter.program,
+        communication: emitter.communication,
+        keeping: routes.iter().map(|route| route.price).sum(),
+        kept: Vec::new(),
+    };
+    for (demands, route) in model.demands.iter().zip(&routes) {
+        let placement = |number| placement_at(&graph.tensors[demands.root], number);
+        let kept = numbers(route.priced).map(|number| (demands.root, placement(number)));
+        emitted.kept.extend(kept);
     }
-    plan
+    emitted
+}
+
+fn of_backward(kind: OutputKind) -> bool {
+    matches!(kind, OutputKind::Gradient | OutputKind::InputGradient)
 }
 
 /// By tensor, whether an operator that is not merged, an output, or a view that is read reads it.
@@ -81,71 +75,175 @@ fn read_tensors(graph: &Graph, model: &Model) -> Vec<bool> {
 struct Emitter<'a> {
     graph: &'a Graph,
     model: &'a Model,
-    /// By root of a class, its plan.
-    from: Vec<Plan>,
-    /// By root of a class, the number of its conversions.
-    kind: Vec<usize>,
+    assignment: &'a [usize],
+    /// By class, how its placements come to be there.
+    routes: &'a [Route],
+    /// By root of a class, its number.
+    class: Vec<usize>,
+    /// By tensor, the operator that makes it.
+    maker: Vec<usize>,
     /// By tensor, the placements that are there by now.
     there: Vec<Set>,
+    /// By tensor, the placements that were there before the boundary and no longer are.
+    gone: Vec<Set>,
+    /// Those of them that are freed at the boundary.
+    freed: Vec<Set>,
     read: Vec<bool>,
+    behind: bool,
     program: Program,
     communication: f64,
 }
 
-impl Emitter<'_> {
-    fn run(&mut self, assignment: &[usize]) {
-        let (graph, model) = (self.graph, self.model);
-        let mut kept = vec![0; graph.inputs.len()];
-        for (index, input) in graph.inputs.iter().enumerate() {
-            let variable = model.variable(Source::Input(index));
-            let Variable::Input { placements, .. } = &model.variables[variable] else {
-                continue;
-            };
-            kept[index] = placements[assignment[variable]];
-            let tensor = &graph.tensors[input.tensor];
-            let placement = vec![placement_at(tensor, kept[index])];
-            self.program.instructions.push(Instruction::Input {
-                tensor: tensor.name.clone(),
-                placement,
-            });
-            self.gain(input.tensor, kept[index]);
+impl<'a> Emitter<'a> {
+    fn new(graph: &'a Graph, model: &'a Model, assignment: &'a [usize], routes: &'a [Route]) -> Self {
+        let tensors = graph.tensors.len();
+        let mut emitter = Self {
+            graph,
+            model,
+            assignment,
+            routes,
+            class: vec![0; tensors],
+            maker: vec![0; tensors],
+            there: vec![0; tensors],
+            gone: vec![0; tensors],
+            freed: vec![0; tensors],
+            read: read_tensors(graph, model),
+            behind: false,
+            program: Program::default(),
+            communication: 0.0,
+        };
+        for (class, demands) in model.demands.iter().enumerate() {
+            emitter.class[demands.root] = class;
         }
         for (index, operator) in graph.operators.iter().enumerate() {
-            if model.classes.merged[index] {
-                self.keep_unread_view(operator);
-                continue;
+            for &result in &operator.results {
+                emitter.maker[result] = index;
             }
-            let variable = model.variable(Source::Operator(index));
-            let Variable::Operator { choices, .. } = &model.variables[variable] else {
-                continue;
-            };
-            self.apply(operator, &operator.choices[choices[assignment[variable]]]);
         }
-        let outputs: Vec<Instruction> = graph
+        emitter
+    }
+
+    fn run(&mut self) {
+        let graph = self.graph;
+        for (input, placement) in graph.inputs.iter().zip(self.model.stored(graph, self.assignment)) {
+            let tensor = &graph.tensors[input.tensor];
+            self.program.instructions.push(Instruction::Input {
+                tensor: tensor.name.clone(),
+                placement: vec![placement],
+            });
+            let number = placement_number(tensor, &vec![placement]);
+            self.gain(
+                input.tensor,
+                number.unwrap_or_else(|| unreachable!("a placement of the input")),
+            );
+        }
+        self.operators();
+        if self.model.phases.boundary {
+            self.outputs(|kind| !of_backward(kind));
+            self.cross();
+            let boundary = self.program.instructions.len();
+            self.operators();
+            self.outputs(of_backward);
+            let frees = self.frees();
+            self.program.instructions.splice(boundary..boundary, frees);
+        } else {
+            self.outputs(|_| true);
+        }
+    }
+
+    /// The operators of the phase.
+    fn operators(&mut self) {
+        let (graph, model) = (self.graph, self.model);
+        for (index, operator) in graph.operators.iter().enumerate() {
+            if model.classes.merged[index] {
+                let root = model.classes.root[operator.results[0]];
+                if model.phases.boundary && model.demands[self.class[root]].before == self.behind {
+                    continue;
+                }
+                self.keep_unread_view(operator);
+            } else if model.phases.backward[index] == self.behind {
+                self.apply(operator, &operator.choices[self.decided(index).choice]);
+            }
+        }
+    }
+
+    /// How an operator is run.
+    fn decided(&self, operator: usize) -> Run {
+        let variable = self.model.variable(Source::Operator(operator));
+        let Variable::Operator { runs, .. } = &self.model.variables[variable] else {
+            unreachable!("an operator's decision is how it is run");
+        };
+        runs[self.assignment[variable]]
+    }
+
+    /// The outputs of these kinds.
+    fn outputs(&mut self, which: impl Fn(OutputKind) -> bool) {
+        let (graph, model) = (self.graph, self.model);
+        let mut instructions = Vec::new();
+        for (output, &ends) in graph
             .outputs
             .iter()
             .zip(&model.outputs)
-            .map(|(output, &ends)| {
-                let tensor = output.tensor;
-                let number = match output.kind {
-                    OutputKind::Loss | OutputKind::InputGradient => 0,
-                    OutputKind::Gradient | OutputKind::Buffer => {
-                        let input = graph.inputs.iter().position(|input| Some(input.tensor) == output.of);
-                        input.map_or(0, |input| kept[input])
-                    }
-                    OutputKind::Output => self.end(tensor, ends),
-                };
-                self.need(tensor, number);
-                let tensor = &graph.tensors[tensor];
-                let placement = vec![placement_at(tensor, number)];
-                Instruction::Output {
-                    name: output.name.clone(),
-                    tensor: tensor.name.clone(),
-                    placement,
-                }
-            })
-            .collect();
-        self.program.instructions.extend(outputs);
+            .filter(|(output, _)| which(output.kind))
+        {
+            let tensor = output.tensor;
+            let number = match output.kind {
+                OutputKind::Loss | OutputKind::InputGradient => 0,
+                OutputKind::Gradient | OutputKind::Buffer => self.stored(output.of),
+                OutputKind::Output => self.end(tensor, ends),
+            };
+            self.need(tensor, number);
+            let tensor = &graph.tensors[tensor];
+            instructions.push(Instruction::Output {
+                name: output.name.clone(),
+                tensor: tensor.name.clone(),
+                placement: vec![placement_at(tensor, number)],
+            });
+        }
+        self.program.instructions.extend(instructions);
+    }
+
+    /// The number of the placement that a parameter or buffer is stored in.
+    fn stored(&self, tensor: Option<usize>) -> usize {
+        let input = self.graph.inputs.iter().position(|input| Some(input.tensor) == tensor);
+        let variable = input.map(|input| self.model.variable(Source::Input(input)));
+        match variable.map(|variable| (&self.model.variables[variable], self.assignment[variable])) {
+            Some((Variable::Input { placements, .. }, label)) => placements[label],
+            _ => unreachable!("demands are made of gradients of inputs"),
+        }
+    }
+
+    /// Completes what is kept and forgets everything else.
+    fn cross(&mut self) {
+        let model = self.model;
+        let before = self.there.clone();
+        for (demands, route) in model.demands.iter().zip(self.routes) {
+            for number in numbers(route.kept) {
+                self.need(demands.root, number);
+            }
+        }
+        for (tensor, before) in before.into_iter().enumerate() {
+            let there = self.there[tensor];
+            let kept = self.routes[self.class[model.classes.root[tensor]]].stays;
+            let stays = |&number: &usize| kept >> model.classes.in_root[tensor][number] & 1 == 1;
+            self.there[tensor] = numbers(there).filter(stays).fold(0, |set, number| set | 1 << number);
+            self.gone[tensor] = there & !self.there[tensor];
+            // What is kept in another placement only now is freed as well: its memory must not be held in its stead.
+            self.freed[tensor] = if before == there { 0 } else { self.gone[tensor] };
+        }
+        self.behind = true;
+    }
+
+    /// Frees what is gone and made again, or kept otherwise.
+    fn frees(&self) -> Vec<Instruction> {
+        let mut frees = Vec::new();
+        for (tensor, &freed) in self.graph.tensors.iter().zip(&self.freed) {
+            frees.extend(numbers(freed).map(|number| Instruction::Free {
+                tensor: tensor.name.clone(),
+                placement: vec![placement_at(tensor, number)],
+            }));
+        }
+        frees
     }
 
     /// A view that nobody reads is made once, so that the program computes every operator.
@@ -167,8 +265,8 @@ impl Emitter<'_> {
         let reached = |number: usize| {
             let number = self.model.classes.in_root[tensor][number];
             (
-                self.from[root][number].is_none() && self.there[root] >> number & 1 == 1,
-                self.from[root][number].is_some(),
+                self.from(root)[number].is_none() && self.there[root] >> number & 1 == 1,
+                self.from(root)[number].is_some(),
             )
         };
         let found = numbers(ends)
@@ -187,15 +285,38 @@ impl Emitter<'_> {
             self.need(view.source, view.from[number]);
             let operator = &graph.operators[view.operator];
             self.compute(operator, &operator.choices[view.choices[number]]);
-            self.there[tensor] |= 1 << number;
+            self.add(tensor, number);
         } else {
-            let from = self.from[tensor][number];
-            let Some(from) = from else {
-                unreachable!("the plan of a class reaches what is read")
-            };
-            self.need(tensor, from);
-            self.convert(tensor, from, number);
+            match self.from(tensor)[number] {
+                Some(from) => {
+                    self.need(tensor, from);
+                    // What is made again and partial has been reduced at once.
+                    if self.there[tensor] >> number & 1 == 0 {
+                        self.convert(tensor, from, number);
+                    }
+                }
+                None => self.make_again(tensor),
+            }
         }
+    }
+
+    /// By placement of a class's root, the one that it is converted from in this phase.
+    fn from(&self, root: usize) -> &'a Plan {
+        let route = &self.routes[self.class[root]];
+        if self.behind {
+            route.after.as_ref().unwrap_or(&route.before)
+        } else {
+            &route.before
+        }
+    }
+
+    /// Runs the operator that makes a tensor once more.
+    fn make_again(&mut self, tensor: usize) {
+        let operator = self.maker[tensor];
+        let run = self.decided(operator);
+        assert!(self.behind && run.again, "the plan of a class reaches what is read");
+        let operator = &self.graph.operators[operator];
+        self.apply(operator, &operator.choices[run.choice]);
     }
 
     /// Applies an operator by a choice, after what it needs.
@@ -217,14 +338,19 @@ impl Emitter<'_> {
 
     /// The root of a class is produced; if partial, it is reduced at once.
     fn gain(&mut self, tensor: usize, number: usize) {
-        self.there[tensor] |= 1 << number;
+        self.add(tensor, number);
         if placement_at(&self.graph.tensors[tensor], number) == Placement::Partial {
-            for to in 0..self.from[tensor].len() {
-                if self.from[tensor][to] == Some(number) {
+            for (to, &from) in self.from(tensor).iter().enumerate() {
+                if from == Some(number) {
                     self.convert(tensor, number, to);
                 }
             }
         }
+    }
+
+    fn add(&mut self, tensor: usize, number: usize) {
+        self.there[tensor] |= 1 << number;
+        self.freed[tensor] |= self.gone[tensor] & 1 << number;
     }
 
     fn compute(&mut self, operator: &Operator, choice: &Choice) {
@@ -251,14 +377,14 @@ impl Emitter<'_> {
 
     fn convert(&mut self, root: usize, from: usize, to: usize) {
         let tensor = &self.graph.tensors[root];
-        let step = self.model.conversions[self.kind[root]].step(from, to);
+        let step = self.model.conversions[self.model.kinds[self.class[root]]].step(from, to);
         let Some(step) = step else {
             unreachable!("plans are made of steps that there are")
         };
         let (old, new) = (placement_at(tensor, from), placement_at(tensor, to));
         let axis = Conversion::axis(tensor, &[old], &[new]).map(|axis| self.graph.axes[axis].name.clone());
         self.communication += step.cost;
-        self.there[root] |= 1 << to;
+        self.add(root, to);
         self.program.instructions.push(Instruction::Convert {
             conversion: step.conversion,
             tensor: tensor.name.clone(),

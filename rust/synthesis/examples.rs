@@ -118,8 +118,8 @@ fn the_variables_of_the_problem_say_what_its_labels_stand_for() {
     .expect("a model");
     let labels = |variable: &Variable| match variable {
         Variable::Input { placements, .. } => placements.len(),
-        Variable::Operator { choices, .. } => choices.len(),
-        Variable::Available { sets, .. } => sets.len(),
+        Variable::Operator { runs, .. } => runs.len(),
+        Variable::Class { own, .. } => own.labels(),
     };
     assert_eq!(
         model.problem.domains,
@@ -138,7 +138,11 @@ fn wrong_requests_are_named() {
     let mut no_batch = fine();
     no_batch.splits.remove("batch");
     let prices = |weights: Option<Vec<f64>>, theta| Request {
-        prices: Prices { weights, theta },
+        prices: Prices {
+            weights,
+            theta,
+            ..Prices::default()
+        },
         ..fine()
     };
     let cases: Vec<(Request, &str)> = vec![

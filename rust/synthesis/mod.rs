@@ -1,15 +1,17 @@
 //! Exact synthesis: the cheapest program of a graph for fixed splits and prices.
 //!
 //! A graph becomes a weighted constraint problem ([`model`]) that the [`solver`] solves with a certificate; the solution
-//! becomes a program again ([`emit`]).
+//! becomes a program again ([`emit`], along the [`routes`] of classes).
 //!
 //! * [`request`]: what is asked and answered;
 //! * [`costs`]: what choices and conversions cost, and random costs; [`priced`]: true costs under prices;
 //! * [`classes`]: tensors that are one another's views;
 //! * [`constraints`]: what a request leaves to choose from;
+//! * [`phases`]: forward and backward, and what may run again there; [`segments`]: cuts of the forward;
 //! * [`demands`]: which placements of a class are produced and demanded;
 //! * [`convert`]: the cheapest way to create placements from others;
-//! * [`tables`]: the cost tables of a class.
+//! * [`crossing`]: what of a class is kept for the backward; [`held`]: the prices of memory;
+//! * [`tables`]: the cost tables of a class; [`pairwise`]: those of large ones.
 
 use std::time::Instant;
 
@@ -22,18 +24,25 @@ pub mod classes;
 pub mod constraints;
 pub mod convert;
 pub mod costs;
+pub mod crossing;
 pub mod demands;
 pub mod emit;
+pub mod held;
 pub mod model;
+pub mod pairwise;
+pub mod phases;
 pub mod priced;
 pub mod request;
+pub mod routes;
+pub mod segments;
 pub mod solver;
 pub mod tables;
 
 pub use model::{Encoding, Model, Variable};
-pub use request::{Constraints, Prices, Request, Synthesis, SynthesisError};
+pub use request::{Constraints, MemoryPrices, Prices, Request, Synthesis, SynthesisError};
 
 use costs::{Costs, RandomCosts};
+use held::HeldPrices;
 use priced::PricedCosts;
 use solver::{Limits, Solution, SolveError, Watch};
 
@@ -72,7 +81,13 @@ pub fn problem(graph: &Graph, cluster: &Cluster, request: &Request) -> Result<Mo
 /// What is done once the costs are known. A trait because each kind of costs is a type of its own.
 trait Task {
     type Answer;
-    fn run(self, graph: &Graph, request: &Request, costs: &impl Costs) -> Result<Self::Answer, SynthesisError>;
+    fn run(
+        self,
+        graph: &Graph,
+        request: &Request,
+        costs: &impl Costs,
+        memory: Option<&HeldPrices>,
+    ) -> Result<Self::Answer, SynthesisError>;
 }
 
 fn with_costs<T: Task>(
@@ -86,9 +101,13 @@ fn with_costs<T: Task>(
         from_splits(graph, devices, &request.splits).map_err(|error| SynthesisError::Splits(error.to_string()))?;
     let model = CostModel::new(graph, cluster, &shares);
     let priced = PricedCosts::new(graph, &model, &request.prices)?;
+    let prices = request.prices.memory.as_ref();
+    let memory = prices
+        .map(|prices| HeldPrices::new(graph, &shares, devices, prices))
+        .transpose()?;
     match request.random {
-        Some(seed) => task.run(graph, request, &RandomCosts::new(graph, seed)),
-        None => task.run(graph, request, &priced),
+        Some(seed) => task.run(graph, request, &RandomCosts::new(graph, seed), memory.as_ref()),
+        None => task.run(graph, request, &priced, memory.as_ref()),
     }
 }
 
@@ -97,8 +116,14 @@ struct MakeModel;
 impl Task for MakeModel {
     type Answer = Model;
 
-    fn run(self, graph: &Graph, request: &Request, costs: &impl Costs) -> Result<Model, SynthesisError> {
-        Model::new(graph, &request.constraints, costs, Encoding::default())
+    fn run(
+        self,
+        graph: &Graph,
+        request: &Request,
+        costs: &impl Costs,
+        memory: Option<&HeldPrices>,
+    ) -> Result<Model, SynthesisError> {
+        Model::new(graph, &request.constraints, costs, memory, Encoding::default())
     }
 }
 
@@ -110,11 +135,20 @@ struct Search<'a> {
 impl Task for Search<'_> {
     type Answer = Synthesis;
 
-    fn run(self, graph: &Graph, request: &Request, costs: &impl Costs) -> Result<Synthesis, SynthesisError> {
-        let mut model = Model::new(graph, &request.constraints, costs, Encoding::default())?;
+    fn run(
+        self,
+        graph: &Graph,
+        request: &Request,
+        costs: &impl Costs,
+        memory: Option<&HeldPrices>,
+    ) -> Result<Synthesis, SynthesisError> {
+        let mut model = Model::new(graph, &request.constraints, costs, memory, Encoding::default())?;
         let solution = solve(graph, &model, &request.limits, self.watch)?;
-        let (program, communication) = emit::emit(graph, &mut model, &solution.assignment);
-        let cost = model.computation(graph, costs, &solution.assignment) + communication;
+        let emitted = emit::emit(graph, &mut model, &solution.assignment);
+        let stored = model.stored(graph, &solution.assignment);
+        let storing = memory.map_or(0.0, |memory| memory.storing(&stored));
+        let computation = model.computation(graph, costs, &solution.assignment);
+        let cost = computation + emitted.communication + emitted.keeping + storing;
         assert!(
             cost <= solution.cost + 1e-6 * solution.cost.abs(),
             "the program costs {cost}, its solution {}",
@@ -125,8 +159,9 @@ impl Task for Search<'_> {
         let bound = if proven { cost } else { solution.bound };
         let search_gap = if proven { 0.0 } else { (cost - bound) / cost };
         Ok(Synthesis {
-            program,
+            program: emitted.program,
             cost,
+            priced_memory: memory.map_or(Vec::new(), |memory| memory.bytes(&stored, &emitted.kept)),
             bound,
             search_gap,
             seconds: self.started.elapsed().as_secs_f64(),
@@ -163,3 +198,5 @@ mod oracle;
 mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk;

@@ -6,11 +6,15 @@ use super::classes::{Classes, placement_at, placement_count};
 use super::constraints::Domains;
 use super::convert::{Conversions, Set};
 use super::costs::Costs;
+use super::crossing::{Crossing, Made, Needs, Way};
 use super::demands::{Demands, Party, Source, demands};
+use super::held::{self, HeldPrices};
+use super::phases::{Phases, Run};
 use super::request::{Constraints, SynthesisError};
 use super::solver::{Factor, Problem};
-use super::tables::{Shape, Tables};
+use super::tables::{Own, Shape, Tables};
 use crate::graph::Graph;
+use crate::placement::Placement;
 
 /// What a variable of the problem decides.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,15 +30,15 @@ pub enum Variable {
     Operator {
         /// The operator, by index.
         operator: usize,
-        /// By label, the index of the choice.
-        choices: Vec<usize>,
+        /// By label, the choice, and whether it runs twice.
+        runs: Vec<Run>,
     },
-    /// The placements of a class that are made available to its readers.
-    Available {
+    /// What of a class is made available to its readers, or kept.
+    Class {
         /// The class's root, by index of the tensor.
         root: usize,
-        /// By label, the set.
-        sets: Vec<Set>,
+        /// What the labels stand for.
+        own: Own,
     },
 }
 
@@ -69,15 +73,16 @@ pub struct Model {
     /// By class, its number among `conversions`.
     pub(super) kinds: Vec<usize>,
     pub(super) conversions: Vec<Conversions>,
-    /// By class, its availability variable.
-    pub(super) available: Vec<Option<usize>>,
+    /// By number among `conversions`, the prices of keeping each placement over the boundary, where there is one.
+    prices: Vec<Vec<f64>>,
+    pub(super) phases: Phases,
     /// By output, the placements that it may end in.
     pub(super) outputs: Vec<Set>,
     sources: FxHashMap<Source, usize>,
 }
 
 impl Model {
-    /// The model of a graph.
+    /// The model of a graph; where memory has prices, one of two phases.
     ///
     /// # Errors
     /// Constraints that leave nothing to choose, and graphs that the synthesis cannot take.
@@ -85,6 +90,7 @@ impl Model {
         graph: &Graph,
         constraints: &Constraints,
         costs: &impl Costs,
+        memory: Option<&HeldPrices>,
         encoding: Encoding,
     ) -> Result<Self, SynthesisError> {
         if let Some(tensor) = graph
@@ -100,23 +106,28 @@ impl Model {
         }
         let classes = Classes::new(graph, encoding.merge_views);
         let domains = Domains::new(graph, &classes, constraints)?;
-        let demands = demands(graph, &classes, &domains)?;
-        let (kinds, conversions) = conversions(graph, &demands, &domains, costs);
+        let phases = match memory {
+            Some(memory) => Phases::two(graph, &classes, memory.segments()),
+            None => Phases::one(graph),
+        };
+        let demands = demands(graph, &classes, &domains, &phases)?;
+        let (kinds, conversions, prices) = conversions(graph, &demands, &domains, costs, memory);
         let mut model = Self {
             problem: Problem {
                 domains: Vec::new(),
                 factors: Vec::new(),
             },
             variables: Vec::new(),
-            available: vec![None; demands.len()],
             classes,
             demands,
             kinds,
             conversions,
+            prices,
+            phases,
             outputs: domains.outputs.clone(),
             sources: FxHashMap::default(),
         };
-        model.build(graph, &domains, costs, encoding);
+        model.build(graph, &domains, costs, memory, encoding);
         Ok(model)
     }
 
@@ -125,7 +136,7 @@ impl Model {
         self.sources[&source]
     }
 
-    /// The part of an assignment's cost that its choices cause, conversions apart.
+    /// The part of an assignment's cost that its choices cause, conversions and memory apart.
     pub(super) fn computation(&self, graph: &Graph, costs: &impl Costs, assignment: &[usize]) -> f64 {
         let decided = self
             .variables
@@ -136,10 +147,55 @@ impl Model {
                     let tensor = &graph.tensors[graph.inputs[*input].tensor];
                     costs.keep(*input, placement_at(tensor, placements[label]))
                 }
-                Variable::Operator { operator, choices } => costs.compute(*operator, choices[label]),
-                Variable::Available { .. } => 0.0,
+                Variable::Operator { operator, runs } => compute(costs, *operator, runs[label]),
+                Variable::Class { .. } => 0.0,
             });
         decided.sum()
+    }
+
+    /// The placement that an assignment stores each input in.
+    pub(super) fn stored(&self, graph: &Graph, assignment: &[usize]) -> Vec<Placement> {
+        let inputs = graph.inputs.iter().enumerate().map(|(index, input)| {
+            let variable = self.variable(Source::Input(index));
+            let Variable::Input { placements, .. } = &self.variables[variable] else {
+                unreachable!("an input's decision is its placement");
+            };
+            placement_at(&graph.tensors[input.tensor], placements[assignment[variable]])
+        });
+        inputs.collect()
+    }
+
+    /// How an assignment produces a class, what its readers demand of it, and how it gets over the boundary.
+    pub(super) fn way(&mut self, class: usize, assignment: &[usize]) -> (Made, Needs, Way) {
+        let demands = &self.demands[class];
+        let label = |source| assignment[self.variable(source)];
+        let producer = &demands.parties[0];
+        let made = producer.produced.as_ref().map(|made| made[label(producer.source)]);
+        let Some(made) = made else {
+            unreachable!("the first party is the producer");
+        };
+        let parties = demands.parties.iter();
+        let needs = parties.fold(demands.fixed, |needs, party| {
+            needs | party.demanded[label(party.source)]
+        });
+        let crossing = Crossing {
+            ends: &demands.ends,
+            memory: demands.memory,
+            prices: &self.prices[self.kinds[class]],
+        };
+        let (_, way) = crossing.cheapest(&mut self.conversions[self.kinds[class]], made, needs);
+        (made, needs, way)
+    }
+
+    /// The prices that an assignment pays for what is kept of a class.
+    pub(super) fn keeping(&self, class: usize, made: Made, kept: Set) -> f64 {
+        let demands = &self.demands[class];
+        let crossing = Crossing {
+            ends: &demands.ends,
+            memory: demands.memory,
+            prices: &self.prices[self.kinds[class]],
+        };
+        crossing.price(made, kept)
     }
 
     /// A variable in words, for errors.
@@ -150,16 +206,26 @@ impl Model {
                 let operator = &graph.operators[*operator];
                 format!("the operator \"{}\" ({})", operator.name, operator.target)
             }
-            Variable::Available { root, .. } => format!("the readers of the tensor \"{}\"", graph.tensors[*root].name),
+            Variable::Class { root, .. } => format!("the readers of the tensor \"{}\"", graph.tensors[*root].name),
         }
     }
 
-    fn build(&mut self, graph: &Graph, domains: &Domains, costs: &impl Costs, encoding: Encoding) {
+    fn build(
+        &mut self,
+        graph: &Graph,
+        domains: &Domains,
+        costs: &impl Costs,
+        memory: Option<&HeldPrices>,
+        encoding: Encoding,
+    ) {
+        let keep = |input: usize, placement| {
+            costs.keep(input, placement) + memory.map_or(0.0, |memory| memory.stored(input, placement))
+        };
         let inputs = domains.placements.iter().enumerate().map(|(input, placements)| {
             let tensor = &graph.tensors[graph.inputs[input].tensor];
             let prices = placements
                 .iter()
-                .map(|&number| costs.keep(input, placement_at(tensor, number)))
+                .map(|&number| keep(input, placement_at(tensor, number)))
                 .collect();
             (
                 Source::Input(input),
@@ -176,56 +242,52 @@ impl Model {
             .enumerate()
             .filter(|(operator, _)| !self.classes.merged[*operator]);
         let operators = operators.map(|(operator, choices)| {
-            let prices = choices.iter().map(|&choice| costs.compute(operator, choice)).collect();
+            let runs = self.phases.runs(operator, choices);
+            let prices = runs.iter().map(|&run| compute(costs, operator, run)).collect();
             (
                 Source::Operator(operator),
-                Variable::Operator {
-                    operator,
-                    choices: choices.clone(),
-                },
+                Variable::Operator { operator, runs },
                 prices,
             )
         });
         let decisions: Vec<(Source, Variable, Vec<f64>)> = inputs.chain(operators).collect();
         let mut tables: FxHashMap<Shape, Tables> = FxHashMap::default();
         let mut class = 0;
-        let mut shapes = Vec::new();
+        // By class, its shape and its own variables.
+        let mut shapes: Vec<(Shape, Vec<usize>)> = Vec::new();
         for (source, variable, prices) in decisions {
             let index = self.add(variable, prices.len());
             self.sources.insert(source, index);
             self.factor(vec![index], &prices);
-            // Classes stand in the order of their producers; an availability variable follows its producer's.
+            // Classes stand in the order of their producers; a class's own variables follow its producer's.
             while self
                 .demands
                 .get(class)
                 .is_some_and(|demands| demands.parties[0].source == source)
             {
                 let shape = self.shape(class);
-                let conversions = &mut self.conversions[self.kinds[class]];
+                let (conversions, prices) = (
+                    &mut self.conversions[self.kinds[class]],
+                    &self.prices[self.kinds[class]],
+                );
                 let known = tables
                     .entry(shape.clone())
-                    .or_insert_with_key(|shape| Tables::new(shape, conversions, encoding.joint_entries));
-                if let Tables::Available { sets, .. } = known {
-                    let root = self.demands[class].root;
-                    let sets = sets.clone();
-                    let labels = sets.len();
-                    self.available[class] = Some(self.add(Variable::Available { root, sets }, labels));
-                }
-                shapes.push(shape);
+                    .or_insert_with_key(|shape| Tables::new(shape, conversions, prices, encoding.joint_entries));
+                let root = self.demands[class].root;
+                let own = known
+                    .own
+                    .iter()
+                    .map(|own| self.add(Variable::Class { root, own: own.clone() }, own.labels()));
+                shapes.push((shape, own.collect()));
                 class += 1;
             }
         }
-        for (class, shape) in shapes.iter().enumerate() {
+        for (class, (shape, own)) in shapes.iter().enumerate() {
             let (parties, _) = self.parties(class);
-            let scope: Vec<usize> = parties.into_iter().map(|party| self.variable(party.source)).collect();
-            match (&tables[shape], self.available[class]) {
-                (Tables::Available { pairs, .. }, Some(available)) => {
-                    for (&variable, costs) in scope.iter().zip(pairs) {
-                        self.factor(vec![variable, available], costs);
-                    }
-                }
-                (Tables::Available { .. }, None) => unreachable!("the variable was added with the tables"),
-                (Tables::Joint(costs), _) => self.factor(scope, costs),
+            let parties = parties.into_iter().map(|party| self.variable(party.source));
+            let variables: Vec<usize> = parties.chain(own.iter().copied()).collect();
+            for (scope, costs) in &tables[shape].factors {
+                self.factor(scope.iter().map(|&place| variables[place]).collect(), costs);
             }
         }
     }
@@ -247,7 +309,7 @@ impl Model {
 
     /// The parties whose decisions matter to a class, in the order of their variables (which is not program order: a
     /// parameter reads the class of its gradient), and what the others demand whatever they decide.
-    fn parties(&self, class: usize) -> (Vec<&Party>, Set) {
+    fn parties(&self, class: usize) -> (Vec<&Party>, Needs) {
         let parties = self.demands[class].parties.iter();
         let (mut matter, others): (Vec<&Party>, Vec<&Party>) = parties
             .partition(|party| party.produced.is_some() || party.demanded.iter().any(|&set| set != party.demanded[0]));
@@ -270,31 +332,44 @@ impl Model {
                 .collect(),
             fixed,
             ends: self.demands[class].ends.clone(),
+            memory: self.demands[class].memory,
         }
     }
 }
 
-/// What the conversions of a class depend on: bytes, the axes' costs and whether they are forbidden, and summability.
-type Key = (u64, Vec<(usize, bool)>, bool);
+/// What the conversions of a class depend on: bytes, the axes' costs and whether they are forbidden, summability, and the
+/// stretch of the graph that prices of memory differ by.
+type Key = (u64, Vec<(usize, bool)>, bool, usize);
 
-/// The conversions of every class, shared between classes whose tensors are alike.
+/// The cost of running an operator, once or twice.
+fn compute(costs: &impl Costs, operator: usize, run: Run) -> f64 {
+    let once = costs.compute(operator, run.choice);
+    if run.again { 2.0 * once } else { once }
+}
+
+/// The conversions of every class and the prices of keeping it, shared between classes whose tensors are alike.
 fn conversions(
     graph: &Graph,
     demands: &[Demands],
     domains: &Domains,
     costs: &impl Costs,
-) -> (Vec<usize>, Vec<Conversions>) {
+    memory: Option<&HeldPrices>,
+) -> (Vec<usize>, Vec<Conversions>, Vec<Vec<f64>>) {
     let mut known: FxHashMap<Key, usize> = FxHashMap::default();
     let mut conversions = Vec::new();
+    let mut prices = Vec::new();
     let kinds = demands.iter().map(|class| {
         let tensor = &graph.tensors[class.root];
         let axes = tensor.occurrences.iter();
         let axes = axes
             .map(|&axis| (costs.alike_axis(axis), domains.forbidden[axis]))
             .collect();
-        let key = (tensor.bytes.to_bits(), axes, tensor.summable);
+        let stretch = memory.map_or(0, |memory| memory.stretch(class.root));
+        let key = (tensor.bytes.to_bits(), axes, tensor.summable, stretch);
         let mut make = || {
-            conversions.push(Conversions::new(class.root, tensor, &domains.forbidden, costs));
+            let made = Conversions::new(class.root, tensor, &domains.forbidden, costs);
+            prices.push(memory.map_or(Vec::new(), |memory| held::prices(memory, class.root, made.count())));
+            conversions.push(made);
             conversions.len() - 1
         };
         if costs.differs_by_tensor() {
@@ -304,5 +379,5 @@ fn conversions(
         }
     });
     let kinds = kinds.collect();
-    (kinds, conversions)
+    (kinds, conversions, prices)
 }

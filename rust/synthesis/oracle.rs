@@ -1,13 +1,13 @@
-//! An oracle that shares nothing with the model: brute force over all decisions, and a walk over a program.
+//! An oracle that shares nothing with the model: brute force over all decisions.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
 use super::costs::Costs;
+use super::held::HeldPrices;
 use super::request::Constraints;
 use super::testing::placements;
-use crate::graph::{Choice, Graph, InputKind, Operator, OutputKind};
-use crate::placement::{Placement, Placements};
-use crate::program::{Instruction, Program};
+use crate::graph::{Graph, InputKind, Operator, OutputKind};
+use crate::placement::Placement;
 
 /// Whether a layout operator maps every placement of operand and result.
 fn is_view(graph: &Graph, operator: &Operator) -> bool {
@@ -17,13 +17,17 @@ fn is_view(graph: &Graph, operator: &Operator) -> bool {
 /// Least cost over all assignments: every operator's choice and every input's placement, with the cheapest conversions by
 /// exhaustive search over sets of (tensor, placement) that are there.
 ///
-/// Of the constraints, those on inputs and outputs are kept to.
-pub fn brute_force(graph: &Graph, costs: &impl Costs, constraints: &Constraints) -> f64 {
+/// Of the constraints, those on inputs and outputs are kept to. Where memory has prices, every forward operator may run
+/// twice, and of every class one placement or two may be kept.
+pub fn brute_force(graph: &Graph, costs: &impl Costs, constraints: &Constraints, memory: Option<&HeldPrices>) -> f64 {
+    let forward = forward(graph);
     let mut oracle = Oracle {
         graph,
         costs,
         constraints,
+        memory,
         known: BTreeMap::new(),
+        forward: &forward,
     };
     let views: Vec<bool> = graph
         .operators
@@ -45,8 +49,12 @@ pub fn brute_force(graph: &Graph, costs: &impl Costs, constraints: &Constraints)
             graph
                 .operators
                 .iter()
-                .zip(&views)
-                .map(|(it, &view)| if view { 1 } else { it.choices.len() }),
+                .enumerate()
+                .map(|(index, it)| match views[index] {
+                    true => 1,
+                    false if memory.is_some() && forward[index] => 2 * it.choices.len(),
+                    false => it.choices.len(),
+                }),
         )
         .collect();
     let mut labels = vec![0; counts.len()];
@@ -73,14 +81,43 @@ pub fn brute_force(graph: &Graph, costs: &impl Costs, constraints: &Constraints)
 /// Tensors and placements, as (tensor, placement) pairs.
 type Pairs = Vec<(usize, Placement)>;
 
-/// A produced pair, the demanded pairs of its group, and its outputs with the placements that each may end in.
-type Key = (usize, Placement, Pairs, Vec<(usize, Vec<Placement>)>);
+/// What the cost of a class depends on.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    made: (usize, Placement),
+    again: bool,
+    /// Demanded in the phase of the producer, and behind the boundary.
+    now: Pairs,
+    later: Pairs,
+    /// Outputs with the placements that each may end in.
+    ends: Vec<(usize, Vec<Placement>)>,
+}
+
+/// By operator, whether a loss, an output or a new buffer needs it.
+fn forward(graph: &Graph) -> Vec<bool> {
+    let ends = graph
+        .outputs
+        .iter()
+        .filter(|output| !matches!(output.kind, OutputKind::Gradient | OutputKind::InputGradient));
+    let mut open: Vec<usize> = ends.map(|output| output.tensor).collect();
+    let mut forward = vec![false; graph.operators.len()];
+    while let Some(tensor) = open.pop() {
+        let maker = graph.operators.iter().position(|it| it.results.contains(&tensor));
+        if let Some(maker) = maker.filter(|&maker| !forward[maker]) {
+            forward[maker] = true;
+            open.extend(&graph.operators[maker].operands);
+        }
+    }
+    forward
+}
 
 struct Oracle<'a, C> {
     graph: &'a Graph,
     costs: &'a C,
     constraints: &'a Constraints,
+    memory: Option<&'a HeldPrices<'a>>,
     known: BTreeMap<Key, f64>,
+    forward: &'a [bool],
 }
 
 impl<C: Costs> Oracle<'_, C> {
@@ -88,33 +125,40 @@ impl<C: Costs> Oracle<'_, C> {
         let graph = self.graph;
         let (inputs, operators) = labels.split_at(graph.inputs.len());
         let mut total = 0.0;
-        let mut produced: Pairs = Vec::new();
-        let mut demanded: Pairs = Vec::new();
+        // With whether it is there before the boundary, and whether it is made again behind it.
+        let mut produced: Vec<((usize, Placement), bool, bool)> = Vec::new();
+        let (mut before, mut behind) = (Pairs::new(), Pairs::new());
         for (index, (input, &label)) in graph.inputs.iter().zip(inputs).enumerate() {
             let placement = placements(&graph.tensors[input.tensor])[label];
             total += self.costs.keep(index, placement);
-            produced.push((input.tensor, placement));
+            total += self.memory.map_or(0.0, |memory| memory.stored(index, placement));
+            produced.push(((input.tensor, placement), true, false));
         }
         for (index, operator) in graph.operators.iter().enumerate().filter(|(index, _)| !views[*index]) {
-            let choice = &operator.choices[operators[index]];
-            total += self.costs.compute(index, operators[index]);
-            produced.extend(
-                operator
-                    .results
-                    .iter()
-                    .zip(&choice.outputs)
-                    .map(|(&tensor, to)| (tensor, to[0])),
-            );
-            demanded.extend(
-                operator
-                    .operands
-                    .iter()
-                    .zip(&choice.inputs)
-                    .map(|(&tensor, from)| (tensor, from[0])),
-            );
+            let again = operators[index] >= operator.choices.len();
+            let number = operators[index] % operator.choices.len();
+            let choice = &operator.choices[number];
+            total += self.costs.compute(index, number) * if again { 2.0 } else { 1.0 };
+            let forward = self.forward[index] || self.memory.is_none();
+            let results = operator.results.iter().zip(&choice.outputs);
+            produced.extend(results.map(|(&tensor, to)| ((tensor, to[0]), forward, again)));
+            let operands = operator.operands.iter().zip(&choice.inputs);
+            let operands: Pairs = operands.map(|(&tensor, from)| (tensor, from[0])).collect();
+            if again || !forward {
+                behind.extend(&operands);
+            }
+            if forward {
+                before.extend(operands);
+            }
         }
         let mut ends = Vec::new();
         for output in &graph.outputs {
+            let backward = matches!(output.kind, OutputKind::Gradient | OutputKind::InputGradient);
+            let demanded = if backward && self.memory.is_some() {
+                &mut behind
+            } else {
+                &mut before
+            };
             match output.kind {
                 OutputKind::Loss | OutputKind::InputGradient => demanded.push((output.tensor, Placement::Replicate)),
                 OutputKind::Output => {
@@ -126,31 +170,87 @@ impl<C: Costs> Oracle<'_, C> {
                     ends.push((output.tensor, may));
                 }
                 OutputKind::Gradient | OutputKind::Buffer => {
-                    let kept = produced.iter().find(|pair| Some(pair.0) == output.of);
-                    demanded.extend(kept.map(|pair| (output.tensor, pair.1)));
+                    let kept = produced.iter().find(|(pair, ..)| Some(pair.0) == output.of);
+                    demanded.extend(kept.map(|(pair, ..)| (output.tensor, pair.1)));
                 }
             }
         }
-        demanded.sort();
-        demanded.dedup();
-        for (tensor, placement) in produced {
-            let group = self.group(tensor, views);
-            let pairs = demanded
-                .iter()
-                .copied()
-                .filter(|pair| group.contains(&pair.0))
-                .collect();
+        for (made, forward, again) in produced {
+            let group = self.group(made.0, views);
+            let of_group = |pairs: &Pairs| {
+                let mut pairs: Pairs = pairs.iter().copied().filter(|pair| group.contains(&pair.0)).collect();
+                pairs.sort();
+                pairs.dedup();
+                pairs
+            };
+            let (mut now, mut later) = (of_group(&before), of_group(&behind));
+            if !forward {
+                now.append(&mut later);
+            }
             let ends = ends.iter().filter(|end| group.contains(&end.0)).cloned().collect();
-            let key = (tensor, placement, pairs, ends);
-            let cost = self
-                .known
-                .get(&key)
-                .copied()
-                .unwrap_or_else(|| self.search(&group, &key));
+            let key = Key {
+                made,
+                again,
+                now,
+                later,
+                ends,
+            };
+            let cost = match self.known.get(&key) {
+                Some(&cost) => cost,
+                None => self.class(&group, &key),
+            };
             self.known.insert(key, cost);
             total += cost;
         }
         total
+    }
+
+    /// Cost of a class: of its conversions, and of what is kept over the boundary.
+    fn class(&self, group: &[usize], key: &Key) -> f64 {
+        let first = |kept: &[(usize, Placement)]| {
+            let needed: Pairs = key.now.iter().chain(kept).copied().collect();
+            self.search(group, &[key.made], &needed, &key.ends)
+        };
+        if key.later.is_empty() || key.again {
+            return first(&[]) + self.search(group, &[key.made], &key.later, &[]);
+        }
+        let all: Pairs = placements(&self.graph.tensors[key.made.0])
+            .into_iter()
+            .map(|placement| (key.made.0, placement))
+            .collect();
+        let stored = self.graph.inputs.iter().any(|input| input.tensor == key.made.0);
+        let mut best = f64::INFINITY;
+        for (index, &one) in all.iter().enumerate() {
+            for &other in &all[index..] {
+                let mut kept = vec![one, other];
+                kept.dedup();
+                if !stored || kept.contains(&key.made) {
+                    let price: f64 = kept.iter().map(|&kept| self.price(group, key.made, kept)).sum();
+                    best = best.min(first(&kept) + price + self.search(group, &kept, &key.later, &[]));
+                }
+            }
+        }
+        best
+    }
+
+    /// The price of keeping a placement of a class.
+    fn price(&self, group: &[usize], made: (usize, Placement), kept: (usize, Placement)) -> f64 {
+        let graph = self.graph;
+        let input = graph.inputs.iter().any(|input| input.tensor == made.0);
+        let held = graph.outputs.iter().any(|output| {
+            let backward = matches!(output.kind, OutputKind::Gradient | OutputKind::InputGradient);
+            !backward && group.contains(&output.tensor)
+        });
+        let lent = graph
+            .operators
+            .iter()
+            .any(|it| it.layout && it.results.contains(&made.0));
+        match kept == made {
+            true if input => 0.0,
+            _ if held && !input => 0.0,
+            true if lent => f64::INFINITY,
+            _ => self.memory.map_or(0.0, |memory| memory.kept(kept.0, kept.1)),
+        }
     }
 
     /// A tensor and everything that is a view of it.
@@ -164,8 +264,14 @@ impl<C: Costs> Oracle<'_, C> {
         group
     }
 
-    /// Dijkstra over the sets of pairs that are there.
-    fn search(&self, group: &[usize], key: &Key) -> f64 {
+    /// Cost of creating what is needed from what is there: Dijkstra over the sets of pairs that are there.
+    fn search(
+        &self,
+        group: &[usize],
+        there: &[(usize, Placement)],
+        needed: &[(usize, Placement)],
+        ends: &[(usize, Vec<Placement>)],
+    ) -> f64 {
         let graph = self.graph;
         let pairs: Pairs = group
             .iter()
@@ -194,10 +300,10 @@ impl<C: Costs> Oracle<'_, C> {
                 steps.push((from, bit((operator.results[0], choice.outputs[0][0])), 0.0));
             }
         }
-        let needed = key.2.iter().fold(0, |set, &pair| set | bit(pair));
+        let needed = needed.iter().fold(0, |set, &pair| set | bit(pair));
         let ended = |end: &(usize, Vec<Placement>), set: usize| end.1.iter().any(|&it| set & bit((end.0, it)) != 0);
         let mut best = vec![f64::INFINITY; 1 << pairs.len()];
-        let start = bit((key.0, key.1));
+        let start = there.iter().fold(0, |set, &pair| set | bit(pair));
         best[start] = 0.0;
         // Costs are not negative, so that their bits order as they do.
         let mut open = BinaryHeap::from([(std::cmp::Reverse(0f64.to_bits()), start)]);
@@ -206,7 +312,7 @@ impl<C: Costs> Oracle<'_, C> {
             if cost > best[set] {
                 continue;
             }
-            if needed & !set == 0 && key.3.iter().all(|end| ended(end, set)) {
+            if needed & !set == 0 && ends.iter().all(|end| ended(end, set)) {
                 return cost;
             }
             for &(from, to, step) in &steps {
@@ -218,108 +324,4 @@ impl<C: Costs> Oracle<'_, C> {
         }
         f64::INFINITY
     }
-}
-
-/// Checks a program instruction by instruction against its graph and sums its cost.
-pub fn walk(graph: &Graph, costs: &impl Costs, program: &Program) -> f64 {
-    let find = |name: &str| {
-        graph
-            .tensors
-            .iter()
-            .position(|tensor| tensor.name == *name)
-            .expect("a tensor")
-    };
-    let mut there: Vec<(usize, Placements)> = Vec::new();
-    let mut computed = vec![false; graph.operators.len()];
-    let mut total = 0.0;
-    let mut outputs = 0;
-    for instruction in &program.instructions {
-        match instruction {
-            Instruction::Input { tensor, placement } => {
-                let index = graph
-                    .inputs
-                    .iter()
-                    .position(|input| input.tensor == find(tensor))
-                    .expect("an input");
-                total += costs.keep(index, placement[0]);
-                there.push((find(tensor), placement.clone()));
-            }
-            Instruction::Compute {
-                operator,
-                inputs,
-                outputs,
-                ..
-            } => {
-                let index = graph
-                    .operators
-                    .iter()
-                    .position(|it| it.name == *operator)
-                    .expect("an operator");
-                let node = &graph.operators[index];
-                for ((name, placement), &tensor) in inputs.iter().zip(&node.operands) {
-                    assert_eq!(find(name), tensor);
-                    assert!(
-                        there.contains(&(tensor, placement.clone())),
-                        "{operator} reads {name} {placement:?}"
-                    );
-                }
-                let same = |choice: &&Choice| {
-                    choice.inputs.iter().eq(inputs.iter().map(|it| &it.1))
-                        && choice.outputs.iter().eq(outputs.iter().map(|it| &it.1))
-                };
-                assert!(
-                    node.choices.iter().any(|choice| same(&choice)),
-                    "{operator} has no such choice"
-                );
-                assert!(node.layout || !computed[index], "{operator} is computed twice");
-                let choices = node.choices.iter().enumerate().filter(|(_, choice)| same(choice));
-                total += choices
-                    .map(|(choice, _)| costs.compute(index, choice))
-                    .fold(f64::INFINITY, f64::min);
-                computed[index] = true;
-                there.extend(node.results.iter().copied().zip(outputs.iter().map(|it| it.1.clone())));
-            }
-            Instruction::Convert {
-                tensor,
-                from,
-                to,
-                conversion,
-                ..
-            } => {
-                let index = find(tensor);
-                assert!(
-                    there.contains(&(index, from.clone())),
-                    "{tensor} is converted from {from:?}"
-                );
-                assert!(!there.contains(&(index, to.clone())), "{tensor} gains {to:?} twice");
-                let step = costs.convert(index, from, to).expect("a conversion");
-                assert_eq!(step.conversion, *conversion);
-                total += step.cost;
-                there.push((index, to.clone()));
-            }
-            Instruction::Free { .. } => panic!("nothing is freed: {instruction:?}"),
-            Instruction::Output {
-                name,
-                tensor,
-                placement,
-            } => {
-                let output = &graph.outputs[outputs];
-                assert_eq!((&output.name, output.tensor), (name, find(tensor)));
-                assert!(
-                    there.contains(&(output.tensor, placement.clone())),
-                    "{name} is not there"
-                );
-                let kept = there.iter().find(|pair| Some(pair.0) == output.of).map(|pair| &pair.1);
-                match output.kind {
-                    OutputKind::Loss | OutputKind::InputGradient => assert_eq!(*placement, [Placement::Replicate]),
-                    OutputKind::Output => assert_ne!(*placement, [Placement::Partial]),
-                    OutputKind::Gradient | OutputKind::Buffer => assert_eq!(Some(placement), kept),
-                }
-                outputs += 1;
-            }
-        }
-    }
-    assert_eq!(outputs, graph.outputs.len());
-    assert!(computed.iter().all(|&computed| computed), "an operator is not computed");
-    total
 }

@@ -40,6 +40,34 @@ pub struct Prices {
     /// Weight of computation; by default the one at which computation and communication weigh the same.
     #[serde(default)]
     pub theta: Option<f64>,
+    /// What memory costs. If given, operators may run again in the backward instead of keeping their results, and what
+    /// is kept, stored or gathered twice is weighed against seconds.
+    #[serde(default)]
+    pub memory: Option<MemoryPrices>,
+}
+
+/// Prices of memory. See [`super::held`] for what they bound.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryPrices {
+    /// By device.
+    pub seconds_per_byte: Vec<f64>,
+    /// Weight of the moment between forward and backward, from 0 to 1; the end of the step has the rest.
+    pub between: f64,
+    /// Tensors that the optimiser keeps per parameter.
+    pub optimiser_tensors: u32,
+    /// The forward is cut in so many segments: what crosses a cut runs once. Only without cuts does the bound hold for
+    /// all programs.
+    #[serde(default = "one")]
+    pub segments: u32,
+    /// Tensors early in the graph cost up to this fraction more, so that of many equal ones some are kept. The bound
+    /// holds only for 0.
+    #[serde(default)]
+    pub skew: f64,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// What the program must keep to.
@@ -69,8 +97,11 @@ pub struct Constraints {
 pub struct Synthesis {
     /// The program.
     pub program: Program,
-    /// Its cost under the prices, in seconds.
+    /// Its cost under the prices, in seconds; that of memory included.
     pub cost: f64,
+    /// The bytes of it that are priced, by device; empty where memory has no price.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub priced_memory: Vec<f64>,
     /// A proven lower bound of the cost of every program that keeps to the constraints.
     pub bound: f64,
     /// `(cost - bound) / cost`; exactly 0.0 when the program is proven cheapest.

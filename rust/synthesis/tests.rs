@@ -1,3 +1,4 @@
+mod memory;
 mod properties;
 
 use std::collections::BTreeMap;
@@ -5,13 +6,14 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::costs::{Costs, RandomCosts};
-use super::emit::emit;
+use super::emit::{Emitted, emit};
 use super::model::{Encoding, Model};
-use super::oracle::{brute_force, walk};
+use super::oracle::brute_force;
 use super::request::{Constraints, Prices, Request};
 use super::solver::{Limits, solve};
 use super::synthesise;
 use super::testing::{Recipe, TestCosts, placements, random_graph};
+use super::walk::walk;
 use crate::cluster::{Cluster, Device, Group, Link, Member};
 use crate::graph::{Graph, InputKind, OutputKind};
 use crate::placement::Placement;
@@ -37,10 +39,12 @@ fn optimum(graph: &Graph, costs: &impl Costs, encoding: Encoding) -> f64 {
 
 /// The same under constraints, and the program.
 fn optimum_under(graph: &Graph, costs: &impl Costs, encoding: Encoding, constraints: &Constraints) -> (f64, Program) {
-    let mut model = Model::new(graph, constraints, costs, encoding).expect("a model");
+    let mut model = Model::new(graph, constraints, costs, None, encoding).expect("a model");
     let solution = solve(&model.problem, &Limits::default()).expect("a solution");
     assert_eq!(solution.gap(), 0.0, "not proven");
-    let (program, communication) = emit(graph, &mut model, &solution.assignment);
+    let Emitted {
+        program, communication, ..
+    } = emit(graph, &mut model, &solution.assignment);
     validate(graph, &program).expect("a valid program");
     let walked = walk(graph, costs, &program);
     let summed = model.computation(graph, costs, &solution.assignment) + communication;
@@ -135,7 +139,7 @@ proptest! {
         let graph = random_graph(recipe);
         let costs = TestCosts { graph: &graph, seed, free };
         let cost = optimum(&graph, &costs, Encoding::default());
-        let expected = brute_force(&graph, &costs, &Constraints::default());
+        let expected = brute_force(&graph, &costs, &Constraints::default(), None);
         prop_assert!(close(cost, expected), "{cost}, by brute force {expected}");
     }
 
@@ -146,7 +150,7 @@ proptest! {
         let constraints = random_pins(&graph, pins);
         let encoding = Encoding { joint_entries: 3_000 * entries, ..Encoding::default() };
         let (cost, program) = optimum_under(&graph, &costs, encoding, &constraints);
-        let expected = brute_force(&graph, &costs, &constraints);
+        let expected = brute_force(&graph, &costs, &constraints, None);
         prop_assert!(close(cost, expected), "{cost}, by brute force {expected}");
         for instruction in &program.instructions {
             let (allowed, placement) = match instruction {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 
 from hap.placement import Partial, Shard, parse
-from hap.program import Compute, Convert, InputInstruction, Instruction, OutputInstruction, Placements, Program
+from hap.program import Compute, Convert, Free, InputInstruction, Instruction, OutputInstruction, Placements, Program
 from hap.rules import AxisGraph
 
 _COPIES = ("aten.clone.default", "aten._to_copy.default", "aten.expand.default")
@@ -29,7 +29,8 @@ def picture(axes: AxisGraph, program: Program, names: Mapping[str, str] | None =
     A tensor stands with the axis that it is sharded along, with ``partial``, or alone where it is whole everywhere. A
     view or a copy has the name of what it is made of; results of one operator stand together, as ``[batch|partial]``
     where they lie differently. Left out are views, copies, pointwise operators, what is made of nothing, conversions
-    that move nothing, and inputs but for parameters and buffers.
+    that move nothing, and inputs but for parameters and buffers. What runs a second time is there with ``again``, also
+    where it is pointwise.
 
     Args:
         axes: the annotated graph.
@@ -45,6 +46,7 @@ class _Picture:
         self.axes, self.names = axes, names
         self.tensors = {tensor.name: number for number, tensor in enumerate(graph.tensors)}
         self.operators = {operator.name: number for number, operator in enumerate(graph.operators)}
+        self.run: set[str] = set()
         self.stored = {graph.tensors[i.tensor].name for i in graph.inputs if i.kind in ("parameter", "buffer")}
         # Of results: the operator, or the operand of which they are a view or a copy.
         self.maker: dict[str, str] = {}
@@ -62,20 +64,27 @@ class _Picture:
         yield from (f"stored {self.value(i.tensor, i.placement)}" for i in inputs)
         backward = False
         for instruction in instructions:
-            if isinstance(instruction, Compute) and not backward:
-                backward = self.axes.graph.operators[self.operators[instruction.operator]].phase == "backward"
-                if backward:
-                    yield "backward"
+            if not backward and self.of_backward(instruction):
+                backward = True
+                yield "backward"
             yield from self.line(instruction)
+
+    def of_backward(self, instruction: Instruction) -> bool:
+        if isinstance(instruction, Compute):
+            return self.axes.graph.operators[self.operators[instruction.operator]].phase == "backward"
+        return isinstance(instruction, Free)
 
     def line(self, instruction: Instruction) -> Iterator[str]:
         if isinstance(instruction, Compute):
             tags = self.axes.graph.operators[self.operators[instruction.operator]].target.tags
             copy = instruction.outputs[0][0] in self.copied
-            if instruction.inputs and not copy and torch.Tag.pointwise not in tags:
+            again = instruction.operator in self.run
+            self.run.add(instruction.operator)
+            if instruction.inputs and not copy and (again or torch.Tag.pointwise not in tags):
                 name = instruction.target.split(".")[1].lstrip("_").removeprefix("native_")
-                composite = f" by {instruction.composite}" if instruction.composite else ""
-                yield f"{self.values(instruction.outputs)} = {name}({self.values(instruction.inputs)}){composite}"
+                suffix = f" by {instruction.composite}" if instruction.composite else ""
+                suffix += " again" if again else ""
+                yield f"{self.values(instruction.outputs)} = {name}({self.values(instruction.inputs)}){suffix}"
         elif isinstance(instruction, Convert):
             if instruction.conversion not in _LOCAL:
                 source, target = (self.value(instruction.tensor, p) for p in (instruction.source, instruction.target))

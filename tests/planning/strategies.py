@@ -165,6 +165,18 @@ def deep() -> Step:
 
 
 @functools.cache
+def narrow() -> Step:
+    """The same, for few samples: weights are larger than activations."""
+    return _traced(lambda: Deep().double(), (64, 32))
+
+
+@functools.cache
+def feedforward() -> Step:
+    """Two transformers' feed-forwards, for many samples."""
+    return _traced(lambda: nn.Sequential(Mlp(32), Mlp(32)).double(), (1024, 32))
+
+
+@functools.cache
 def autoencoder() -> Step:
     return _traced(lambda: Autoencoder().double(), (4, 3, 16, 16))
 

@@ -157,9 +157,9 @@ def test_parameters_that_are_placed_already_stay_where_they_are():
 def test_scarce_memory_is_saved_by_storing_shards():
     # A large batch on narrow layers: the batch is split and parameters are whole, unless memory forbids it.
     axes, link = axes_of("mlp", batch=512, hidden=32), Link(bandwidth=1e8, latency=1e-5)
-    roomy = plan_axes(axes, cluster(1e9, 1e9, link=link), optimiser_tensors=100)
+    roomy = plan_axes(axes, cluster(1e9, 1e9, link=link), optimiser=100)
     need = max(roomy.predicted_memory)
-    tight = plan_axes(axes, cluster(1e9, 1e9, link=link, memory=need * 0.8), optimiser_tensors=100)
+    tight = plan_axes(axes, cluster(1e9, 1e9, link=link, memory=need * 0.8), optimiser=100)
     check(tight)
     assert stored(roomy) == {"R"}
     assert stored(tight) != {"R"}
@@ -209,8 +209,8 @@ def test_wrong_arguments_are_errors():
         plan_axes(axes, machines, forbidden_axes=["depth"])
     with pytest.raises(PlanError, match="expected a list of names"):
         plan_axes(axes, machines, forbidden_axes="batch")
-    with pytest.raises(PlanError, match="optimiser_tensors: expected at least 0"):
-        plan_axes(axes, machines, optimiser_tensors=-1)
+    with pytest.raises(PlanError, match="optimiser: expected at least 0"):
+        plan_axes(axes, machines, optimiser=-1)
     with pytest.raises(PlanError, match=r"splits.batch: expected 2 numbers of units that sum to 6"):
         plan_axes(axes, machines, splits={"batch": [6]})
     with pytest.raises(PlanError, match='splits: there is no axis "depth"'):

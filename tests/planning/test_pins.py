@@ -360,19 +360,19 @@ def test_scarce_memory_moves_only_what_is_not_pinned():
         return Cluster([Device(flops=1e9, memory_bandwidth=1e9, memory=memory) for _ in range(2)], link=link)
 
     pin = {"layers.0.weight": Replicate()}
-    roomy = plan_axes(axes, machines(1e12), pin=pin, optimiser_tensors=100)
+    roomy = plan_axes(axes, machines(1e12), pin=pin, optimiser=100)
     need = max(roomy.predicted_memory)
     assert kept(axes, roomy.program)["layers.2.weight"] is None
-    tight = plan_axes(axes, machines(need * 0.9), pin=pin, optimiser_tensors=100)
+    tight = plan_axes(axes, machines(need * 0.9), pin=pin, optimiser=100)
     found = kept(axes, tight.program)
     assert found["layers.0.weight"] is None
     assert found["layers.2.weight"] is not None
     # One of the shards is left to be chosen.
     forbid = {"layers.2.weight": Shard(found["layers.2.weight"])}
-    other = plan_axes(axes, machines(need * 0.9), pin=pin, forbid=forbid, optimiser_tensors=100)
+    other = plan_axes(axes, machines(need * 0.9), pin=pin, forbid=forbid, optimiser=100)
     assert kept(axes, other.program)["layers.2.weight"] == 1 - found["layers.2.weight"]
     with pytest.raises(PlanError, match=r'no plan fits.* bound by pin=\{"": Replicate\(\)\}\. Use more'):
-        plan_axes(axes, machines(need * 0.5), pin={"": Replicate()}, optimiser_tensors=100)
+        plan_axes(axes, machines(need * 0.5), pin={"": Replicate()}, optimiser=100)
 
 
 def test_plans_say_what_they_were_bound_to():

@@ -71,16 +71,19 @@ def scarce(fraction: float) -> tuple[Plan, Cluster]:
 
 
 def fastest_that_fits(machines: Cluster, splits: Splits) -> float:
-    """By trying which parameters to store in shards."""
+    """By trying which parameters to store in shards; the input is stored as it is read."""
     names, limit = ("up.weight", "down.weight", "out.weight"), machines.devices[0].memory
     kinds = itertools.product([("R",), shards(2)], repeat=len(names))
-    tried = [restricted(strategies.chain(), machines, splits, dict(zip(names, kind, strict=True))) for kind in kinds]
+    tried = [
+        restricted(strategies.chain(), machines, splits, {"args.0": ("S0",), **dict(zip(names, kind, strict=True))})
+        for kind in kinds
+    ]
     return min(seconds for seconds, memory in tried if memory <= limit)
 
 
 def test_optimiser_states_in_shards() -> None:
     """ZeRO-1 (ZeRO-2, as gradients are scattered): parameters are gathered once a step and kept for the backward."""
-    plan, machines = scarce(0.86)
+    plan, machines = scarce(0.59)
     expected = """
     stored up.weight[wide]
     stored down.weight[narrow]
@@ -114,7 +117,7 @@ def test_optimiser_states_in_shards() -> None:
 
 def test_a_parameter_gathered_at_its_use() -> None:
     """Memory is nearly enough: the largest parameter is stored in shards, and gathered for the one product it is in."""
-    plan, machines = scarce(0.99)
+    plan, machines = scarce(0.71)
     expected = """
     stored up.weight[wide]
     stored down.weight

@@ -14,6 +14,7 @@ import torch
 from hap.cluster import Cluster, Device
 from hap.errors import PlanError
 from hap.planning.engine import Limits, parse_program
+from hap.planning.optimisers import Optimiser
 from hap.planning.outer import Found, search
 from hap.planning.pins import Pins, read_pins, spelled_by_name
 from hap.planning.plan import FORMAT, Fingerprints, Plan, Replica, Stage
@@ -36,7 +37,7 @@ def plan(
     required_axis: str | None = None,
     pin: Pins | None = None,
     forbid: Pins | None = None,
-    optimiser_tensors: int = 2,
+    optimiser: Optimiser = "Adam",
     limits: Limits | None = None,
     progress: Callable[[Report], object] | None = None,
 ) -> Plan:
@@ -79,7 +80,8 @@ def plan(
         pin: by names of parameters, buffers, modules, inputs or outputs, the placement that they must have, or a
             sequence of placements to choose from.
         forbid: likewise, the placements that they must not have.
-        optimiser_tensors: tensors of optimiser state per parameter, for the prediction of memory; Adam has two.
+        optimiser: what will train the parameters, for the prediction of memory: an optimiser of ``torch.optim``, its
+            class, the name of that, or the number of tensors of a parameter's shape that it keeps per parameter.
         limits: limits of each synthesis; by default there are none that models of usual size meet.
         progress: called with a :class:`hap.planning.progress.Report` at each phase of planning, and about every 20 ms
             during a synthesis. What it raises ends planning. It changes nothing about the plan.
@@ -107,7 +109,7 @@ def plan(
             forbidden_axes=forbidden_axes,
             required_axis=required_axis,
             pins=pins,
-            optimiser_tensors=optimiser_tensors,
+            optimiser=optimiser,
             limits=limits,
         )
         return make_plan(problem, search(problem, shown), axes)
@@ -122,7 +124,7 @@ def plan_axes(
     pin: Pins | None = None,
     forbid: Pins | None = None,
     strict: bool = True,
-    optimiser_tensors: int = 2,
+    optimiser: Optimiser = "Adam",
     placements: Mapping[str, Placements] | None = None,
     splits: Mapping[str, Sequence[int]] | None = None,
     limits: Limits | None = None,
@@ -138,7 +140,7 @@ def plan_axes(
         pin: as for :func:`plan`.
         forbid: as for :func:`plan`.
         strict: whether all that these name must be there.
-        optimiser_tensors: tensors of optimiser state per parameter.
+        optimiser: as for :func:`plan`.
         placements: by name of a parameter or buffer, the placement that it must be stored in, because it already is.
         splits: by name of an axis, the units by device that must be kept, because something is already stored so.
         limits: limits of each synthesis.
@@ -154,7 +156,7 @@ def plan_axes(
         required_axis=required_axis,
         pins=read_pins(pin, forbid),
         strict=strict,
-        optimiser_tensors=optimiser_tensors,
+        optimiser=optimiser,
         placements=placements,
         splits=splits,
         limits=limits,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -34,11 +34,39 @@ class CoreGraph(Protocol):
         """The data of the linear program."""
 
 
+class MemoryPrices(msgspec.Struct, frozen=True):
+    """What memory costs; with it, a synthesis weighs recomputation and re-gathering against keeping.
+
+    Attributes:
+        seconds_per_byte: by device.
+        between: weight of what is held between forward and backward; gradients at the end of the step have the rest.
+        optimiser_tensors: tensors of optimiser state per parameter.
+        segments: the forward is cut in so many; what crosses a cut runs once.
+        skew: tensors early in the graph cost up to this fraction more, so that of many equal ones some are kept.
+
+    Bounds hold for all programs only with one segment and without skew.
+    """
+
+    seconds_per_byte: tuple[float, ...]
+    between: float
+    optimiser_tensors: int
+    segments: int = 1
+    skew: float = 0.0
+
+    def of(self, memory: Sequence[float]) -> float:
+        """The price of so many bytes by device, in seconds."""
+        return sum(price * size for price, size in zip(self.seconds_per_byte, memory, strict=True))
+
+
 class Prices(msgspec.Struct, frozen=True):
-    """The synthesiser's objective: ``theta * sum of weights * compute + (1 - theta * overlap) * communication``."""
+    """The synthesiser's objective: ``theta * sum of weights * compute + (1 - theta * overlap) * communication``.
+
+    Where memory has a price, that of the bytes held is added.
+    """
 
     weights: tuple[float, ...]
     theta: float = 1.0
+    memory: MemoryPrices | None = None
 
 
 class NoProgramError(PlanError):
@@ -81,6 +109,7 @@ class Synthesis:
         bound: a lower bound of that cost over all programs.
         search_gap: ``(cost - bound) / cost``; 0.0 when proven minimal.
         seconds: wall time of the synthesis, from JSON to JSON.
+        priced_memory: bytes by device that the cost counts, at most those of the peak; empty where none has a price.
     """
 
     program: str
@@ -88,6 +117,7 @@ class Synthesis:
     bound: float
     search_gap: float
     seconds: float
+    priced_memory: tuple[float, ...] = ()
 
 
 class _Reply(msgspec.Struct):
@@ -95,6 +125,20 @@ class _Reply(msgspec.Struct):
     cost: float
     bound: float
     search_gap: float
+    priced_memory: tuple[float, ...] = ()
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """What holds ``bytes`` of a device's memory at its peak: a tensor in a placement, and what for."""
+
+    part: Literal["parameter", "gradient", "optimiser", "activation", "buffer"]
+    tensor: str
+    placement: tuple[str, ...]
+    bytes: float
+
+
+class _Holders(msgspec.Struct):
+    holders: tuple[tuple[Holder, ...], ...] = ()
 
 
 class _Relay:
@@ -155,7 +199,9 @@ class Engine:
         seconds = time.perf_counter() - started
         self.last_synthesis_time = seconds
         _log.debug("synthesis: cost %.6g s, bound %.6g s, took %.3f s", reply.cost, reply.bound, seconds)
-        return Synthesis(bytes(reply.program).decode(), reply.cost, reply.bound, reply.search_gap, seconds)
+        return Synthesis(
+            bytes(reply.program).decode(), reply.cost, reply.bound, reply.search_gap, seconds, reply.priced_memory
+        )
 
     def simulate(self, program: str, splits: Splits) -> Simulation:
         """One step of a program under whole units."""
@@ -165,6 +211,12 @@ class Engine:
             reply = self.graph.simulate(self._cluster, program, text, self._options)
             found = self._simulations[program, text] = msgspec.json.decode(reply, type=Simulation)
         return found
+
+    def holders(self, program: str, splits: Splits, count: int) -> tuple[tuple[Holder, ...], ...]:
+        """By device, what holds the most memory at its peak, the largest first."""
+        options = msgspec.json.encode({"optimiser_tensors": self.optimiser_tensors, "holders": count}).decode()
+        text = msgspec.json.encode(splits).decode()
+        return msgspec.json.decode(self.graph.simulate(self._cluster, program, text, options), type=_Holders).holders
 
     def evaluator(self, program: str) -> ProgramEvaluator:
         """What balance needs to know of a program."""

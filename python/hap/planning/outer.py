@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from hap.errors import PlanError
 from hap.planning.baselines import Baseline, baselines
-from hap.planning.engine import NoProgramError, Prices
-from hap.planning.memory import report_excess, shard_at_rest
+from hap.planning.engine import MemoryPrices, NoProgramError, Prices
+from hap.planning.memory import fit, raise_bound, report_excess
 from hap.planning.pins import Pin, conflict
 from hap.planning.prices import ascend, busiest, loads
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
@@ -69,15 +69,18 @@ def _search(problem: Problem, progress: Progress) -> Found:
     capacity = problem.engine.machine.capacity
     progress.update("baselines")
     known = baselines(problem)
-    best: Candidate | None = None
+    tried = _Tried(capacity)
     starts = _starts(problem)
     for number, start in enumerate(starts):
         progress.update(f"start {number + 1} of {len(starts)}")
-        best = _alternate(problem, start, best)
-    assert best is not None, "every start gives a candidate"
-    if best.simulation.excess(capacity) > 0.0:
+        _alternate(problem, start, tried)
+    assert tried.best is not None, "every start gives a candidate"
+    assert tried.fastest is not None
+    best, memory = tried.best, None
+    if tried.fastest.simulation.excess(capacity) > 0.0:
         progress.update("memory")
-        best = shard_at_rest(problem, best)
+        overrun = [tried.fastest] + [best] * (best is not tried.fastest and best.simulation.excess(capacity) > 0.0)
+        best, memory = fit(problem, overrun, best)
     for baseline in known:
         if baseline.candidate is not None and baseline.candidate.better_than(best, capacity):
             _log.info("baseline %s beats the search so far; balancing it", baseline.name)
@@ -85,7 +88,7 @@ def _search(problem: Problem, progress: Progress) -> Found:
     if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
     progress.update("lower bound")
-    best, bound = _raise_bound(problem, best)
+    best, bound = _raise_bound(problem, best, memory)
     if best.search_gap > 0.0:
         _log.warning(
             "a limit cut the search for a program short: its cost is up to %.2f%% above the least; raise limits",
@@ -105,7 +108,22 @@ def _starts(problem: Problem) -> list[Splits]:
     return [splits for number, splits in enumerate(starts) if splits not in starts[:number]]
 
 
-def _alternate(problem: Problem, start: Splits, best: Candidate | None) -> Candidate:
+@dataclass(slots=True)
+class _Tried:
+    """The best of the candidates so far, and the fastest, whether it fits or not."""
+
+    capacity: Sequence[float]
+    best: Candidate | None = None
+    fastest: Candidate | None = None
+
+    def add(self, found: Candidate) -> None:
+        if found.better_than(self.best, self.capacity):
+            self.best = found
+        if self.fastest is None or found.simulation.seconds < self.fastest.simulation.seconds * (1.0 - TOLERANCE):
+            self.fastest = found
+
+
+def _alternate(problem: Problem, start: Splits, tried: _Tried) -> None:
     """Synthesis under the splits, balance of the program, and again with the duals as prices."""
     capacity = problem.engine.machine.capacity
     splits, weights = start, first_prices(problem, start).weights
@@ -119,14 +137,11 @@ def _alternate(problem: Problem, start: Splits, best: Candidate | None) -> Candi
                 made = found
         assert made is not None
         found = balanced(problem, made)
-        if found.better_than(best, capacity):
-            best = found
+        tried.add(found)
         if previous is not None and not _worth_it(found, previous, capacity):
             break
         assert found.weights is not None
         previous, splits, weights = found, found.splits, found.weights
-    assert best is not None
-    return best
 
 
 def _thetas(problem: Problem) -> tuple[float, ...]:
@@ -140,8 +155,10 @@ def _worth_it(found: Candidate, previous: Candidate, capacity: Sequence[float]) 
     return found.simulation.seconds < previous.simulation.seconds * (1.0 - WORTH_A_ROUND)
 
 
-def _raise_bound(problem: Problem, best: Candidate) -> tuple[Candidate, float]:
+def _raise_bound(problem: Problem, best: Candidate, memory: MemoryPrices | None) -> tuple[Candidate, float]:
     """Syntheses under the final splits with several prices: the best bound, and any better program that they give.
+
+    Where memory was scarce, with prices of memory as well.
 
     Only bounds under the splits of the returned program count, so the splits stay as they are here.
     """
@@ -162,5 +179,7 @@ def _raise_bound(problem: Problem, best: Candidate) -> tuple[Candidate, float]:
         if failures > BOUND_FAILURES or best.simulation.seconds <= bound * (1.0 + TOLERANCE):
             break
         prices = busiest(best.simulation, overlap) if step == 0 else ascend(anchor, busy, overlap, failures)
+    if memory is not None and best.simulation.seconds > bound * (1.0 + TOLERANCE):
+        best, bound = raise_bound(problem, best, bound, anchor, memory)
     assert bound <= best.simulation.seconds * (1.0 + 1e-6), "the bound must be below the simulated time"
     return best, bound

@@ -28,6 +28,7 @@ class Problem:
         constrain: the constraints with other pins.
         fixed: splits of axes that must stay, because parameters are already split so.
         batch: name of the axis of the samples; ``None`` where the model has none.
+        origins: by name of a tensor, the user's name of a parameter or an input, or the source line that makes it.
     """
 
     engine: Engine
@@ -38,6 +39,7 @@ class Problem:
     pins: tuple[Pin, ...] = ()
     fixed: Mapping[str, list[int]] = field(default_factory=dict)
     batch: str | None = BATCH
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     def split(self, weights: Sequence[float]) -> Splits:
         """Every axis split in proportion to ``weights``, fixed ones as they are."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hap.cluster import Cluster
 from hap.errors import PlanError
 from hap.planning.engine import Constraints, Engine, Limits
+from hap.planning.optimisers import Optimiser, optimiser_tensors
 from hap.planning.pins import Pin, allowed
 from hap.planning.problem import Problem
 from hap.program import Placements
@@ -26,7 +27,7 @@ def make_problem(
     required_axis: str | None = None,
     pins: Sequence[Pin] = (),
     strict: bool = True,
-    optimiser_tensors: int = 2,
+    optimiser: Optimiser = "Adam",
     placements: Mapping[str, Placements] | None = None,
     splits: Mapping[str, Sequence[int]] | None = None,
     limits: Limits | None = None,
@@ -41,8 +42,7 @@ def make_problem(
     sizes = {axis.name: axis.size for axis in axes.axes}
     fixed = {axis: list(units) for axis, units in (splits or {}).items()}
     _check_splits(fixed, sizes, len(cluster.devices))
-    if optimiser_tensors < 0:
-        raise PlanError(f"optimiser_tensors: expected at least 0, got {optimiser_tensors}")
+    tensors = optimiser_tensors(optimiser)
     try:
         core = _core.Graph(axes.to_json())
     except ValueError as error:
@@ -52,7 +52,7 @@ def make_problem(
         return make_constraints(axes, forbidden_axes, required_axis, pins, placements, strict=strict)
 
     return Problem(
-        engine=Engine(core, cluster, optimiser_tensors=optimiser_tensors, limits=limits),
+        engine=Engine(core, cluster, optimiser_tensors=tensors, limits=limits),
         sizes=sizes,
         parameters=_parameters(axes),
         constraints=constrain(pins),
@@ -60,6 +60,7 @@ def make_problem(
         pins=tuple(pins),
         fixed=fixed,
         batch=BATCH if BATCH in sizes else None,
+        origins=_origins(axes),
     )
 
 
@@ -119,6 +120,16 @@ def _parameters(axes: AxisGraph) -> dict[str, int]:
     tensors = [item.tensor for item in graph.inputs if item.kind == "parameter"]
     tensors.sort(key=lambda tensor: (-graph.tensors[tensor].bytes, tensor))
     return {graph.tensors[tensor].name: len(axes.occurrences[tensor]) for tensor in tensors}
+
+
+def _origins(axes: AxisGraph) -> dict[str, str]:
+    """By name of a tensor, the user's name of what it is, or the source line that makes it."""
+    graph = axes.graph
+    found = {graph.tensors[item.tensor].name: f'"{item.name}"' for item in graph.inputs if item.name}
+    for operator in graph.operators:
+        results = (graph.tensors[result].name for result in operator.results if result is not None)
+        found.update((name, operator.source) for name in results if operator.source)
+    return found
 
 
 def _placements(axes: AxisGraph, placements: Mapping[str, Placements]) -> dict[str, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
+from hap.planning.optimisers import Optimiser, optimiser_tensors
 from hap.planning.pins import Pins, as_given, read_pins
 from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
@@ -121,7 +122,7 @@ def parallelize(
     required_axis: str | None = None,
     pin: Pins | None = None,
     forbid: Pins | None = None,
-    optimiser_tensors: int = 2,
+    optimiser: Optimiser = "Adam",
 ) -> Any:
     """Train a module on several devices, each its share, with the same loss and gradients as on one.
 
@@ -164,7 +165,7 @@ def parallelize(
         pin: placements that named tensors must have, as for :func:`hap.plan`. They hold for every kind of call; the
             first one must have all that they name.
         forbid: placements that they must not have, likewise.
-        optimiser_tensors: tensors of optimiser state per parameter, for the prediction of memory.
+        optimiser: what will train the parameters, for the prediction of memory, as for :func:`hap.plan`.
 
     Raises:
         RuntimeMismatchError: the number of processes is not that of the devices, or the ranks differ.
@@ -182,7 +183,9 @@ def parallelize(
         if plan is not None and given:
             raise HapError(f"{argument}= has no effect on a plan made before: give it to hap.plan")
     read_pins(pin, forbid)
+    optimiser = optimiser_tensors(optimiser)
     if plan is not None:
+        optimiser = plan.optimiser_tensors
         forbidden_axes, required_axis = plan.forbidden_axes, plan.required_axis
         pin, forbid = as_given(plan.pin), as_given(plan.forbid)
     cluster = Cluster.of(devices)
@@ -203,7 +206,7 @@ def parallelize(
             pin=pin,
             forbid=forbid,
             strict=session.latest is None,
-            optimiser_tensors=optimiser_tensors,
+            optimiser=optimiser,
             placements=placements,
             splits=fixed,
         ).to_json()

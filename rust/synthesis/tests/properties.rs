@@ -87,7 +87,7 @@ proptest! {
         let mut random = Random(seed);
         let graph = composed(random_graph(recipe), &mut random);
         let cluster = Cluster { overlap, ..cluster(&[1.0, 3.0, 2.0]) };
-        let prices = Prices { weights: Some(weights(3, &mut random)), theta: Some(theta) };
+        let prices = Prices { weights: Some(weights(3, &mut random)), theta: Some(theta), memory: None };
         let request = Request { prices, ..request(&graph, &[1, 3, 0]) };
         let bound = synthesise(&graph, &cluster, &request).expect("a program").bound;
         let shares = from_splits(&graph, 3, &request.splits).expect("shares");

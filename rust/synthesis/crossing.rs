@@ -1,0 +1,132 @@
+//! The cost of a class whose tensors are read on both sides of the boundary between forward and backward.
+//!
+//! What the backward reads is made again there (the producer runs a second time), or made from what is *kept*: either one
+//! placement, from which the rest is converted behind the boundary, or two, where that is all that the backward reads. Keeping one shard of an
+//! activation, and gathering a sharded parameter a second time, are choices of that kind.
+
+use super::convert::{Conversions, Set, numbers};
+
+/// The placements demanded of a class, as sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Needs {
+    /// In the phase in which the class is produced.
+    pub now: Set,
+    /// In the backward, of a class that is produced before it.
+    pub later: Set,
+}
+
+impl std::ops::BitOr for Needs {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self {
+            now: self.now | other.now,
+            later: self.later | other.later,
+        }
+    }
+}
+
+/// What one label of a producer yields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Made {
+    /// The number of the placement.
+    pub placement: usize,
+    /// Whether it is made a second time, in the backward.
+    pub again: bool,
+}
+
+/// Whose memory a class is in, which decides what keeping it costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// Of its own.
+    #[default]
+    Own,
+    /// That of an input: the placement that is stored is there all the time.
+    Stored,
+    /// As produced, that of another tensor, of which it is a view: only by keeping that can it be there again.
+    Lent,
+    /// Its own, held to the end of the step in any case, as an output.
+    Held,
+}
+
+/// How a class gets over the boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The backward does not read it.
+    Nothing,
+    /// The backward makes it again: nothing is kept.
+    Again,
+    /// These placements are kept.
+    Keep(Set),
+}
+
+/// What the costs of a class depend on, beside its conversions.
+#[derive(Clone, Copy, Debug)]
+pub struct Crossing<'a> {
+    /// Sets of placements, one of each of which is demanded in the phase of the producer.
+    pub ends: &'a [Set],
+    /// Whose memory it is.
+    pub memory: Memory,
+    /// By placement, the price of keeping it; empty where all is one phase.
+    pub prices: &'a [f64],
+}
+
+impl Crossing<'_> {
+    /// Cost of what is made, converted and kept to meet the needs.
+    pub fn cost(&self, conversions: &mut Conversions, made: Made, needs: Needs) -> f64 {
+        if needs.later == 0 {
+            return self.create(conversions, made, needs.now);
+        }
+        self.cheapest(conversions, made, needs).0
+    }
+
+    /// The same, with the way that costs it.
+    pub fn cheapest(&self, conversions: &mut Conversions, made: Made, needs: Needs) -> (f64, Way) {
+        let Needs { now, later } = needs;
+        if later == 0 {
+            return (self.create(conversions, made, now), Way::Nothing);
+        }
+        if made.again {
+            let cost = self.create(conversions, made, now) + conversions.costs(later)[made.placement];
+            return (cost, Way::Again);
+        }
+        let mut best = (f64::INFINITY, Way::Keep(1 << made.placement));
+        for kept in one_or_two(conversions.count()) {
+            let price = self.price(made, kept);
+            if price < best.0 {
+                let cost = self.create(conversions, made, now | kept) + price + conversions.spread(kept, later).0;
+                if cost < best.0 {
+                    best = (cost, Way::Keep(kept));
+                }
+            }
+        }
+        best
+    }
+
+    /// Cost of creating a set of placements in the phase of the producer.
+    pub fn create(&self, conversions: &mut Conversions, made: Made, set: Set) -> f64 {
+        (if self.ends.is_empty() {
+            conversions.costs(set)
+        } else {
+            conversions.ending_costs(set, self.ends)
+        })[made.placement]
+    }
+
+    /// The price of keeping a set of placements. What an input stores is always among them.
+    pub fn price(&self, made: Made, kept: Set) -> f64 {
+        let produced = kept >> made.placement & 1 == 1;
+        let priced = match self.memory {
+            Memory::Stored if produced => kept & !(1 << made.placement),
+            Memory::Lent if !produced => kept,
+            Memory::Stored | Memory::Lent => return f64::INFINITY,
+            Memory::Held => 0,
+            Memory::Own => kept,
+        };
+        numbers(priced).map(|number| self.prices[number]).sum()
+    }
+}
+
+/// What may be kept of so many placements.
+pub fn one_or_two(count: usize) -> impl Iterator<Item = Set> {
+    (0..count).flat_map(move |one| (one..count).map(move |other| 1 << one | 1 << other))
+}

@@ -1,0 +1,77 @@
+//! How a solution creates the placements of a class that are read, before and behind the boundary.
+
+use super::convert::{Conversions, Set};
+use super::crossing::{Memory, Way};
+use super::model::Model;
+
+/// By number of a placement of a class's root, the placement that it is converted from.
+pub type Plan = Vec<Option<usize>>;
+
+/// How the placements of a class that are read come to be there.
+#[derive(Debug)]
+pub struct Route {
+    /// In the phase of the producer.
+    pub before: Plan,
+    /// Behind the boundary, of classes that are there before it.
+    pub after: Option<Plan>,
+    /// What is kept over the boundary.
+    pub kept: Set,
+    /// What is there behind the boundary as it was before it: what is kept, and an input as stored.
+    pub stays: Set,
+    /// Those of the kept ones that have a price.
+    pub priced: Set,
+    /// The price of that.
+    pub price: f64,
+}
+
+/// The route of a class under an assignment.
+pub fn route(model: &mut Model, class: usize, assignment: &[usize]) -> Route {
+    let (made, needs, way) = model.way(class, assignment);
+    let kept = match way {
+        Way::Nothing | Way::Again => 0,
+        Way::Keep(kept) => kept,
+    };
+    let price = if kept == 0 {
+        0.0
+    } else {
+        model.keeping(class, made, kept)
+    };
+    let demands = &model.demands[class];
+    let conversions = &mut model.conversions[model.kinds[class]];
+    let produced = 1 << made.placement;
+    let stored = if demands.memory == Memory::Stored { produced } else { 0 };
+    let source = match way {
+        Way::Nothing | Way::Again => produced,
+        Way::Keep(kept) => kept,
+    };
+    let first = conversions.with_ends(made.placement, needs.now | kept, &demands.ends);
+    Route {
+        before: plan(conversions, produced, first),
+        after: demands.before.then(|| plan(conversions, source, needs.later)),
+        kept,
+        stays: kept | stored,
+        priced: if demands.memory == Memory::Held {
+            0
+        } else {
+            kept & !stored
+        },
+        price,
+    }
+}
+
+/// How to create a set from one placement or two.
+fn plan(conversions: &mut Conversions, sources: Set, set: Set) -> Plan {
+    let (_, part) = conversions.spread(sources, set);
+    let (first, last) = (sources.trailing_zeros() as usize, sources.ilog2() as usize);
+    let mut plan = vec![None; conversions.count()];
+    let mut reached = sources;
+    for (source, part) in [(first, part), (last, set & !part)] {
+        for (from, to) in conversions.plan(source, part) {
+            if reached >> to & 1 == 0 {
+                reached |= 1 << to;
+                plan[to] = Some(from);
+            }
+        }
+    }
+    plan
+}
