@@ -20,7 +20,7 @@ from tests.runtime.one_device import Step, step
 from tests.runtime.programs import random_splits
 from tests.runtime.test_lockstep import tolerance
 
-FEW = settings(max_examples=int(os.environ.get("HAP_TEST_EXAMPLES", "3")))
+FEW = settings(max_examples=int(os.environ.get("HAP_TEST_EXAMPLES", "2")))
 
 
 @functools.cache
