@@ -19,8 +19,8 @@ use crate::random::{Stream, Window};
 use crate::shares::{NamedShares, from_fractions, from_splits};
 use crate::simulate::{Options, simulate};
 use crate::stages::stages;
-use crate::synthesis::solver::{self, Instance, Limits, Solution, SolveError};
-use crate::synthesis::{self, Request};
+use crate::synthesis::solver::{self, Instance, Limits, Solution, SolveError, WarmStart};
+use crate::synthesis::{self, Request, SynthesisError};
 use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
 
@@ -57,21 +57,27 @@ impl PyGraph {
     }
 
     /// The cheapest program under a request.
-    #[pyo3(signature = (cluster, request, progress = None))]
+    #[pyo3(signature = (cluster, request, progress = None, warm = None))]
     fn synthesise(
         &self,
         py: Python<'_>,
         cluster: &str,
         request: &str,
         progress: Option<Py<PyAny>>,
+        warm: Option<&PyWarmStart>,
     ) -> PyResult<String> {
         py.detach(|| {
             let cluster = Cluster::from_json(cluster).map_err(value_error)?;
             let request: Request = parse("request", request)?;
             let graph = Arc::clone(&self.graph);
-            let synthesis = observed(progress.as_ref(), move |watch| {
-                synthesis::synthesise_watched(&graph, &cluster, &request, watch)
+            let mut start = warm.map(PyWarmStart::take).unwrap_or_default();
+            let (synthesis, start) = observed(progress.as_ref(), move |watch| {
+                let synthesis = synthesis::synthesise_from(&graph, &cluster, &request, &mut start, watch)?;
+                Ok::<_, SynthesisError>((synthesis, start))
             })?;
+            if let Some(warm) = warm {
+                warm.put(start);
+            }
             if let Err(error) = validate_with(&self.graph, &self.names, &synthesis.program) {
                 unreachable!("synthesis made a wrong program: {error}");
             }
@@ -149,6 +155,30 @@ impl PyGraph {
     }
 }
 
+/// What syntheses leave for later ones of the same graph.
+#[pyclass(name = "WarmStart", module = "hap._core", frozen)]
+#[derive(Default)]
+struct PyWarmStart(Mutex<WarmStart>);
+
+#[pymethods]
+impl PyWarmStart {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl PyWarmStart {
+    /// Leaves the one that knows nothing: where a synthesis fails, the next one starts anew.
+    fn take(&self) -> WarmStart {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, start: WarmStart) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = start;
+    }
+}
+
 /// Solves a weighted constraint problem exactly.
 #[pyfunction]
 #[pyo3(signature = (problem, limits, progress = None))]
@@ -185,7 +215,7 @@ fn solution(problem: &str, limits: &str, progress: Option<&Py<PyAny>>) -> PyResu
     check_seconds(&limits)?;
     observed(progress, move |watch| {
         let started = Instant::now();
-        let solution = solver::solve_watched(&instance.problem, &limits, watch)?;
+        let solution = solver::solve_from(&instance.problem, &limits, &mut WarmStart::default(), watch)?;
         Ok::<_, SolveError>((solution, started.elapsed().as_secs_f64()))
     })
 }
@@ -228,6 +258,7 @@ struct Solved {
 /// The extension module.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyWarmStart>()?;
     module.add_class::<PyGraph>()?;
     module.add_function(wrap_pyfunction!(solve, module)?)?;
     module.add_function(wrap_pyfunction!(certificate, module)?)?;

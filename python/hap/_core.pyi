@@ -11,7 +11,14 @@ entries visited, and the variables not yet decided. What it raises ends the call
 from collections.abc import Callable, Sequence
 from typing import final
 
-__all__ = ["Graph", "certificate", "random_words", "solve"]
+__all__ = ["Graph", "WarmStart", "certificate", "random_words", "solve"]
+
+@final
+class WarmStart:
+    """What syntheses of one graph leave for later ones."""
+
+    def __new__(cls) -> WarmStart:
+        """Knows nothing."""
 
 @final
 class Graph:
@@ -21,7 +28,11 @@ class Graph:
         """Reads ``hap-graph-1``."""
 
     def synthesise(
-        self, cluster: str, request: str, progress: Callable[[float, float, int, int], object] | None = None
+        self,
+        cluster: str,
+        request: str,
+        progress: Callable[[float, float, int, int], object] | None = None,
+        warm: WarmStart | None = None,
     ) -> str:
         """The cheapest program, proven so unless a limit was reached.
 
@@ -31,6 +42,8 @@ class Graph:
                 "allowed_axes", "placements", "outputs", "require_axis"}, "random": null | seed, "limits"}``; all but
                 the splits have defaults, see ``rust/synthesis/request.rs``.
             progress: called now and then.
+            warm: what earlier calls have found, which saves time where costs have changed little; takes up what this
+                one finds. Of several programs of equal cost another one may be found.
 
         Returns:
             ``{"program", "cost", "priced_memory", "bound", "search_gap", "seconds", "table_entries", "states"}``; bytes

@@ -44,7 +44,7 @@ pub use request::{Constraints, MemoryPrices, Prices, Request, Synthesis, Synthes
 use costs::{Costs, RandomCosts};
 use held::HeldPrices;
 use priced::PricedCosts;
-use solver::{Limits, Solution, SolveError, Watch};
+use solver::{Limits, Solution, SolveError, WarmStart, Watch};
 
 /// The cheapest program of a graph under a request, for a validated graph and a validated cluster.
 ///
@@ -53,21 +53,24 @@ use solver::{Limits, Solution, SolveError, Watch};
 /// # Errors
 /// Requests that do not fit the graph or the cluster; constraints that leave no program; limits too small to find one.
 pub fn synthesise(graph: &Graph, cluster: &Cluster, request: &Request) -> Result<Synthesis, SynthesisError> {
-    synthesise_watched(graph, cluster, request, &Watch::default())
+    synthesise_from(graph, cluster, request, &mut WarmStart::default(), &Watch::default())
 }
 
-/// As [`synthesise`], observed by someone who may stop it.
+/// As [`synthesise`], with what earlier syntheses of the graph have found, observed by someone who may stop it.
+///
+/// A warm start saves time where costs have changed little. Of several programs of equal cost another one may be found.
 ///
 /// # Errors
 /// As [`synthesise`], and [`SynthesisError::Stopped`].
-pub fn synthesise_watched(
+pub fn synthesise_from(
     graph: &Graph,
     cluster: &Cluster,
     request: &Request,
+    warm: &mut WarmStart,
     watch: &Watch<'_>,
 ) -> Result<Synthesis, SynthesisError> {
     let started = Instant::now();
-    with_costs(graph, cluster, request, Search { started, watch })
+    with_costs(graph, cluster, request, Search { started, warm, watch })
 }
 
 /// The weighted constraint problem of a request. The model's variables say what the problem's labels stand for.
@@ -129,6 +132,7 @@ impl Task for MakeModel {
 
 struct Search<'a> {
     started: Instant,
+    warm: &'a mut WarmStart,
     watch: &'a Watch<'a>,
 }
 
@@ -143,7 +147,7 @@ impl Task for Search<'_> {
         memory: Option<&HeldPrices>,
     ) -> Result<Synthesis, SynthesisError> {
         let mut model = Model::new(graph, &request.constraints, costs, memory, Encoding::default())?;
-        let solution = solve(graph, &model, &request.limits, self.watch)?;
+        let solution = solve(graph, &model, &request.limits, self.warm, self.watch)?;
         let emitted = emit::emit(graph, &mut model, &solution.assignment);
         let stored = model.stored(graph, &solution.assignment);
         let storing = memory.map_or(0.0, |memory| memory.storing(&stored));
@@ -171,7 +175,13 @@ impl Task for Search<'_> {
     }
 }
 
-fn solve(graph: &Graph, model: &Model, limits: &Limits, watch: &Watch<'_>) -> Result<Solution, SynthesisError> {
+fn solve(
+    graph: &Graph,
+    model: &Model,
+    limits: &Limits,
+    warm: &mut WarmStart,
+    watch: &Watch<'_>,
+) -> Result<Solution, SynthesisError> {
     if let Some(seconds) = limits.seconds.filter(|seconds| !(0.0..1e9).contains(seconds)) {
         return Err(SynthesisError::Request {
             field: "limits.seconds".to_owned(),
@@ -179,7 +189,7 @@ fn solve(graph: &Graph, model: &Model, limits: &Limits, watch: &Watch<'_>) -> Re
             got: seconds.to_string(),
         });
     }
-    solver::solve_watched(&model.problem, limits, watch).map_err(|error| match error {
+    solver::solve_from(&model.problem, limits, warm, watch).map_err(|error| match error {
         SolveError::Infeasible { variable } => SynthesisError::Infeasible(match variable {
             Some(variable) => format!("nothing fits {}", model.describe(graph, variable)),
             None => "the operators' choices cannot be joined by conversions".to_owned(),

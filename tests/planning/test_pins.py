@@ -223,7 +223,7 @@ class Refusing:
     def __init__(self, core, *tensors):
         self.core, self.tensors = core, tensors
 
-    def synthesise(self, machines, request, progress):
+    def synthesise(self, machines, request, progress, warm):
         given = msgspec.json.decode(request)["constraints"].get("placements", {})
         if all(tensor in given for tensor in self.tensors):
             raise ValueError("nothing fits")

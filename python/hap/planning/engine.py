@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from hap._core import WarmStart
 from hap.balance import Machine, Shares, Simulation, Stages
 from hap.cluster import Cluster, Device
 from hap.errors import PlanError
@@ -24,7 +25,9 @@ Observer = Callable[[float, float, int, int], object]
 class CoreGraph(Protocol):
     """``hap._core.Graph``: everything is JSON."""
 
-    def synthesise(self, cluster: str, request: str, progress: Observer | None = None) -> str:
+    def synthesise(
+        self, cluster: str, request: str, progress: Observer | None = None, warm: WarmStart | None = None
+    ) -> str:
         """The cheapest program."""
 
     def simulate(self, cluster: str, program: str, splits: str, options: str) -> str:
@@ -157,7 +160,7 @@ class _Relay:
 
 
 class Engine:
-    """Calls of the core for one graph and one cluster. Remembers what it has simulated.
+    """Calls of the core for one graph and one cluster. Remembers what it has simulated and where syntheses ended.
 
     Attributes:
         observer: called now and then during a synthesis; what it raises ends the synthesis.
@@ -176,6 +179,8 @@ class Engine:
         self._limits = limits or Limits()
         self._options = msgspec.json.encode({"optimiser_tensors": optimiser_tensors, "timeline": False}).decode()
         self._simulations: dict[tuple[str, str], Simulation] = {}
+        # By constraints: under others the synthesis has other choices.
+        self._warm: dict[bytes, WarmStart] = {}
 
     def synthesise(self, splits: Splits, prices: Prices, constraints: Constraints) -> Synthesis:
         """The cheapest program under these splits and prices.
@@ -188,9 +193,10 @@ class Engine:
         if limits:
             request["limits"] = limits
         relay = None if self.observer is None else _Relay(self.observer)
+        warm = self._warm.setdefault(msgspec.json.encode(constraints), WarmStart())
         started = time.perf_counter()
         try:
-            text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), relay)
+            text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), relay, warm)
         except ValueError as error:
             if relay is not None and error is relay.raised:
                 raise

@@ -9,6 +9,7 @@
 //!   `minimise` is its inner loop;
 //! * `dual`: dual ascent raises a lower bound by moving costs between tables (SRMP), by their min-`marginals`;
 //! * `prune`: reduced costs say which labels an optimal assignment can have;
+//! * `warm`: where the bound starts from an earlier solve's moves;
 //! * `search`: A* over partial assignments, where the rest is too large to eliminate;
 //! * `watch`: what an observer sees of all this, who may stop it;
 //! * [`certificate`]: the proof of the bound, and its `checker`.
@@ -34,6 +35,7 @@ mod search;
 mod solution;
 mod solve;
 mod table;
+mod warm;
 mod watch;
 
 pub use budget::Limits;
@@ -42,7 +44,8 @@ pub use checker::check;
 pub use format::Instance;
 pub use problem::{Factor, Problem};
 pub use solution::{Solution, SolveError, TOLERANCE};
-pub use solve::{solve, solve_watched};
+pub use solve::{solve, solve_from};
+pub use warm::WarmStart;
 pub use watch::{Progress, Watch};
 
 #[cfg(test)]

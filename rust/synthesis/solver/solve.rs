@@ -12,6 +12,7 @@ use super::reduce::drop_dead_labels;
 use super::remainder::Remainder;
 use super::search::{Strategy, search};
 use super::solution::{Solution, SolveError, TOLERANCE};
+use super::warm::WarmStart;
 use super::watch::Watch;
 
 /// Table entries up to which every variable is eliminated before the first dual ascent.
@@ -22,6 +23,8 @@ const SIZE_GROWTH: u64 = 4;
 const STALLED: f64 = 0.02;
 /// Passes of dual ascent in a round.
 const PASSES: usize = 12;
+/// Passes in the first round of a warm start.
+const WARM_PASSES: usize = 3;
 /// Table entries that dual ascent visits in the time an elimination takes for one.
 const ENTRY_WORK: u64 = 4;
 /// The first width of the incumbents' search: reduced costs up to this part of the bound.
@@ -44,22 +47,28 @@ const CHECKED_ENTRIES: u64 = 1_000_000;
 /// # Errors
 /// Malformed problems and limits, problems without an allowed assignment, and limits too small to find any.
 pub fn solve(problem: &Problem, limits: &Limits) -> Result<Solution, SolveError> {
-    solve_watched(problem, limits, &Watch::default())
+    solve_from(problem, limits, &mut WarmStart::default(), &Watch::default())
 }
 
-/// As [`solve`], observed by someone who may stop it.
+/// As [`solve`], with what earlier solves have found, observed by someone who may stop it.
 ///
 /// # Errors
 /// As [`solve`], and [`SolveError::Stopped`].
-pub fn solve_watched<'a>(problem: &Problem, limits: &Limits, watch: &'a Watch<'a>) -> Result<Solution, SolveError> {
+pub fn solve_from<'a>(
+    problem: &Problem,
+    limits: &Limits,
+    warm: &mut WarmStart,
+    watch: &'a Watch<'a>,
+) -> Result<Solution, SolveError> {
     problem.validate()?;
     limits.validate()?;
-    let outcome = Solver::new(problem, limits, watch).and_then(Solver::run);
+    let outcome = Solver::new(problem, limits, watch).and_then(|solver| solver.run(warm));
     watch.look();
     if watch.is_stopped() {
         return Err(SolveError::Stopped);
     }
     let solution = outcome?;
+    warm.learn(&solution.certificate);
     debug_assert!(
         solution.table_entries > CHECKED_ENTRIES || check(problem, &solution.certificate, 10.0 * TOLERANCE) == Ok(()),
         "the certificate must hold: {:?}",
@@ -114,12 +123,21 @@ impl<'a> Solver<'a> {
         })
     }
 
-    fn run(mut self) -> Result<Solution, SolveError> {
+    fn run(mut self, warm: &WarmStart) -> Result<Solution, SolveError> {
         let mut size = FIRST_SIZE;
         let mut last_bound = f64::NEG_INFINITY;
         let mut status = self.eliminate_small(size)?;
+        let mut passes = PASSES;
+        if let Some(assignment) = warm
+            .assignment(&self.problem.domains)
+            .filter(|_| status == Status::Open)
+        {
+            warm.apply(&mut self.remainder, &self.problem.domains);
+            self.offer(assignment.to_vec());
+            passes = WARM_PASSES;
+        }
         while status == Status::Open && !self.budget.is_spent() {
-            let (bound, work) = dual::ascend(&mut self.remainder, PASSES, self.budget.watch);
+            let (bound, work) = dual::ascend(&mut self.remainder, passes, self.budget.watch);
             self.budget.watch.check()?;
             self.budget.watch.note_bound(bound);
             self.budget.work(work);
@@ -139,6 +157,7 @@ impl<'a> Solver<'a> {
                 status = self.eliminate_small(size)?;
             }
             last_bound = bound;
+            passes = PASSES;
         }
         let bound = if status == Status::Proven {
             f64::INFINITY

@@ -9,6 +9,7 @@ use proptest::prelude::{Just, ProptestConfig, any, prop, prop_assert, prop_asser
 use proptest::strategy::Strategy as _;
 
 mod search;
+mod warm;
 mod watch;
 
 use super::minimise::minimise_over;
@@ -342,6 +343,18 @@ fn tampered_certificates_are_refused() {
     refused(&|c| c.steps.insert(0, Step::Eliminate { variable: 40 }));
 }
 
+/// An instance of `benches/instances`.
+fn instance(name: &str) -> Instance {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("benches/instances")
+        .join(format!("{name}.json.gz"));
+    let mut text = String::new();
+    MultiGzDecoder::new(File::open(path).unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
+    Instance::from_json(&text).unwrap()
+}
+
 #[test]
 fn instances_are_solved_to_their_optima() {
     let optima = [
@@ -357,14 +370,7 @@ fn instances_are_solved_to_their_optima() {
         ("llama32", 180.711017),
     ];
     for (name, optimum) in optima {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("benches/instances")
-            .join(format!("{name}.json.gz"));
-        let mut text = String::new();
-        MultiGzDecoder::new(File::open(path).unwrap())
-            .read_to_string(&mut text)
-            .unwrap();
-        let instance = Instance::from_json(&text).unwrap();
+        let instance = instance(name);
         assert_eq!(instance.name, name);
         let solution = solved(&instance.problem, &Limits::default()).unwrap();
         assert!(

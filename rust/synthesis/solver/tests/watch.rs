@@ -16,7 +16,12 @@ fn watched(problem: &Problem, looks: usize) -> (Result<Solution, SolveError>, Ve
             ControlFlow::Continue(())
         }
     };
-    let outcome = solve_watched(problem, &Limits::default(), &Watch::new(&observe));
+    let outcome = solve_from(
+        problem,
+        &Limits::default(),
+        &mut WarmStart::default(),
+        &Watch::new(&observe),
+    );
     (outcome, seen.into_inner())
 }
 
@@ -66,7 +71,12 @@ fn searches_are_stopped_too() {
             ControlFlow::Continue(())
         }
     };
-    let outcome = solve_watched(&problem(&[2; 24], factors), &limits, &Watch::new(&observe));
+    let outcome = solve_from(
+        &problem(&[2; 24], factors),
+        &limits,
+        &mut WarmStart::default(),
+        &Watch::new(&observe),
+    );
     assert_eq!(outcome.unwrap_err(), SolveError::Stopped);
     assert!(looks.into_inner() > 1);
 }
