@@ -68,7 +68,7 @@ def test_less_memory_never_makes_a_plan_faster(batch, hidden):
 
     def seconds(memory):
         try:
-            plan = plan_axes(axes, cluster(1e9, 1e9, memory=memory, link=link), optimiser_tensors=100)
+            plan = plan_axes(axes, cluster(1e9, 1e9, memory=memory, link=link), optimiser=100)
         except PlanError as error:
             if "no plan fits memory" not in str(error):
                 raise
@@ -76,7 +76,7 @@ def test_less_memory_never_makes_a_plan_faster(batch, hidden):
         assert max(plan.predicted_memory) <= memory
         return plan.predicted_time
 
-    roomy = plan_axes(axes, cluster(1e9, 1e9, link=link), optimiser_tensors=100)
+    roomy = plan_axes(axes, cluster(1e9, 1e9, link=link), optimiser=100)
     need = max(roomy.predicted_memory)
     times = [roomy.predicted_time, *(seconds(need * part) for part in (1.0, 0.9, 0.75, 0.6, 0.3))]
     assert all(less <= more * (1 + 1e-9) for less, more in itertools.pairwise(times))

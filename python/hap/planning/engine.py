@@ -179,8 +179,8 @@ class Engine:
         self._limits = limits or Limits()
         self._options = msgspec.json.encode({"optimiser_tensors": optimiser_tensors, "timeline": False}).decode()
         self._simulations: dict[tuple[str, str], Simulation] = {}
-        # By constraints: under others the synthesis has other choices.
-        self._warm: dict[bytes, WarmStart] = {}
+        # By constraints, and whether memory has prices: under others the synthesis has other choices.
+        self._warm: dict[tuple[bytes, bool], WarmStart] = {}
 
     def synthesise(self, splits: Splits, prices: Prices, constraints: Constraints) -> Synthesis:
         """The cheapest program under these splits and prices.
@@ -193,7 +193,8 @@ class Engine:
         if limits:
             request["limits"] = limits
         relay = None if self.observer is None else _Relay(self.observer)
-        warm = self._warm.setdefault(msgspec.json.encode(constraints), WarmStart())
+        choices = (msgspec.json.encode(constraints), prices.memory is not None)
+        warm = self._warm.setdefault(choices, WarmStart())
         started = time.perf_counter()
         try:
             text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), relay, warm)
