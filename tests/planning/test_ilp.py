@@ -84,7 +84,7 @@ SLOW = pytest.mark.skipif("HAP_TEST_EXAMPLES" not in os.environ, reason="some se
         pytest.param(lambda: models.vit(layers=1), id="vit"),
         pytest.param(lambda: models.bert(layers=1), id="bert", marks=SLOW),
         # A plain layer and one with experts.
-        pytest.param(lambda: models.bert_moe(layers=2), id="bert_moe"),
+        pytest.param(lambda: models.bert_moe(layers=2), id="bert_moe", marks=SLOW),
         pytest.param(lambda: models.gpt2(layers=2), id="gpt2", marks=SLOW),
     ],
 )
