@@ -154,18 +154,39 @@ impl Conversions {
         })
     }
 
-    /// The least cost of creating a set where one or two placements are there, and the part that is made from the first.
-    pub fn spread(&mut self, there: Set, set: Set) -> (f64, Set) {
-        let (first, last) = (there.trailing_zeros() as usize, there.ilog2() as usize);
-        if first == last {
+    /// The least cost of creating a set where some placements are there.
+    pub fn spread(&mut self, there: Set, set: Set) -> f64 {
+        self.share(there, set).0
+    }
+
+    /// Which part of a set is created from each of the placements that are there, at that cost.
+    pub fn parts(&mut self, there: Set, set: Set) -> Vec<(usize, Set)> {
+        let (mut there, mut set) = (there, set);
+        let mut parts = Vec::new();
+        while there != 0 {
+            let (_, part) = self.share(there, set);
+            parts.push((there.trailing_zeros() as usize, part));
+            there &= there - 1;
+            set &= !part;
+        }
+        parts
+    }
+
+    /// The least cost, and the part that is created from the first of the placements.
+    fn share(&mut self, there: Set, set: Set) -> (f64, Set) {
+        let (first, others) = (there.trailing_zeros() as usize, there & (there - 1));
+        if others == 0 {
             return (self.costs(set)[first], set);
         }
         let mut best = (f64::INFINITY, set);
         let mut part = set;
         loop {
-            let cost = self.costs(part)[first] + self.costs(set & !part)[last];
-            if cost < best.0 {
-                best = (cost, part);
+            let own = self.costs(part)[first];
+            if own < best.0 {
+                let cost = own + self.share(others, set & !part).0;
+                if cost < best.0 {
+                    best = (cost, part);
+                }
             }
             if part == 0 {
                 return best;

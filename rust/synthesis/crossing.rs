@@ -1,8 +1,8 @@
 //! The cost of a class whose tensors are read on both sides of the boundary between forward and backward.
 //!
-//! What the backward reads is made again there (the producer runs a second time), or made from what is *kept*: either one
-//! placement, from which the rest is converted behind the boundary, or two, where that is all that the backward reads. Keeping one shard of an
-//! activation, and gathering a sharded parameter a second time, are choices of that kind.
+//! What the backward reads is made again there (the producer runs a second time), or made from what is *kept*: some of its
+//! placements, or others, from which the rest is converted behind the boundary. Keeping one shard of an activation, and
+//! gathering a sharded parameter a second time, are choices of that kind.
 
 use super::convert::{Conversions, Set, numbers};
 
@@ -91,10 +91,11 @@ impl Crossing<'_> {
             return (cost, Way::Again);
         }
         let mut best = (f64::INFINITY, Way::Keep(1 << made.placement));
-        for kept in one_or_two(conversions.count()) {
+        let most = conversions.least(later).count_ones() as usize;
+        for kept in worth_keeping(conversions, most, self.memory) {
             let price = self.price(made, kept);
             if price < best.0 {
-                let cost = self.create(conversions, made, now | kept) + price + conversions.spread(kept, later).0;
+                let cost = self.create(conversions, made, now | kept) + price + conversions.spread(kept, later);
                 if cost < best.0 {
                     best = (cost, Way::Keep(kept));
                 }
@@ -126,7 +127,25 @@ impl Crossing<'_> {
     }
 }
 
-/// What may be kept of so many placements.
-pub fn one_or_two(count: usize) -> impl Iterator<Item = Set> {
-    (0..count).flat_map(move |one| (one..count).map(move |other| 1 << one | 1 << other))
+/// More sets than this are not tried.
+const KEPT_SETS: usize = 256;
+
+/// What is worth keeping to make sets of so many placements: each is made from one that is kept, and an input's own
+/// placement is kept anyway. No more placements at a time than there are few enough sets for, but two at least.
+pub fn worth_keeping(conversions: &Conversions, later: usize, memory: Memory) -> Vec<Set> {
+    let most = later + usize::from(memory == Memory::Stored);
+    let mut kept = vec![0];
+    let mut last = kept.clone();
+    for size in 1..=most.max(2) {
+        let larger = |&set: &Set| {
+            let above = if set == 0 { 0 } else { set.ilog2() as usize + 1 };
+            (above..conversions.count()).map(move |number| set | 1 << number)
+        };
+        last = last.iter().flat_map(larger).collect();
+        if size > 2 && kept.len() + last.len() > KEPT_SETS {
+            break;
+        }
+        kept.extend(&last);
+    }
+    kept.split_off(1)
 }

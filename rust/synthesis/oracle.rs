@@ -18,7 +18,7 @@ fn is_view(graph: &Graph, operator: &Operator) -> bool {
 /// exhaustive search over sets of (tensor, placement) that are there.
 ///
 /// Of the constraints, those on inputs and outputs are kept to. Where memory has prices, every forward operator may run
-/// twice, and of every class one placement or two may be kept.
+/// twice, and of every class any placements may be kept.
 pub fn brute_force(graph: &Graph, costs: &impl Costs, constraints: &Constraints, memory: Option<&HeldPrices>) -> f64 {
     let forward = forward(graph);
     let mut oracle = Oracle {
@@ -220,14 +220,14 @@ impl<C: Costs> Oracle<'_, C> {
             .collect();
         let stored = self.graph.inputs.iter().any(|input| input.tensor == key.made.0);
         let mut best = f64::INFINITY;
-        for (index, &one) in all.iter().enumerate() {
-            for &other in &all[index..] {
-                let mut kept = vec![one, other];
-                kept.dedup();
-                if !stored || kept.contains(&key.made) {
-                    let price: f64 = kept.iter().map(|&kept| self.price(group, key.made, kept)).sum();
-                    best = best.min(first(&kept) + price + self.search(group, &kept, &key.later, &[]));
-                }
+        for set in 1u32..1 << all.len() {
+            let kept: Vec<(usize, Placement)> = (0..all.len())
+                .filter(|&it| set >> it & 1 == 1)
+                .map(|it| all[it])
+                .collect();
+            if !stored || kept.contains(&key.made) {
+                let price: f64 = kept.iter().map(|&kept| self.price(group, key.made, kept)).sum();
+                best = best.min(first(&kept) + price + self.search(group, &kept, &key.later, &[]));
             }
         }
         best

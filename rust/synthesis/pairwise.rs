@@ -5,7 +5,7 @@
 //! parties, and to the one before it, by tables over two variables.
 
 use super::convert::{Conversions, Set};
-use super::crossing::{Crossing, Needs, Way, one_or_two};
+use super::crossing::{Crossing, Needs, Way, worth_keeping};
 use super::tables::{Own, Shape, Tables};
 
 /// Where there are more sets than this, only those of at most two shards are tried.
@@ -22,7 +22,8 @@ pub fn pairwise(shape: &Shape, conversions: &mut Conversions, crossing: &Crossin
     };
     if crosses {
         let later = unions(shape, conversions, |needs| needs.later);
-        let kept: Vec<Set> = one_or_two(conversions.count()).collect();
+        let most = later.iter().map(|set| set.count_ones()).max().unwrap_or(0) as usize;
+        let kept = worth_keeping(conversions, most, shape.memory);
         let mut both: Vec<Set> = now.clone();
         for &set in &now {
             both.extend(kept.iter().map(|&kept| conversions.least(set | kept)));
@@ -140,7 +141,7 @@ impl Split<'_> {
             costs.extend(later.iter().map(|&set| match way {
                 Way::Nothing if set != 0 => f64::INFINITY,
                 Way::Nothing | Way::Again => 0.0,
-                Way::Keep(kept) => conversions.spread(*kept, set).0,
+                Way::Keep(kept) => conversions.spread(*kept, set),
             }));
         }
         self.factor(self.number(1), self.number(2), costs);

@@ -59,13 +59,11 @@ pub fn route(model: &mut Model, class: usize, assignment: &[usize]) -> Route {
     }
 }
 
-/// How to create a set from one placement or two.
+/// How to create a set from some placements.
 fn plan(conversions: &mut Conversions, sources: Set, set: Set) -> Plan {
-    let (_, part) = conversions.spread(sources, set);
-    let (first, last) = (sources.trailing_zeros() as usize, sources.ilog2() as usize);
     let mut plan = vec![None; conversions.count()];
     let mut reached = sources;
-    for (source, part) in [(first, part), (last, set & !part)] {
+    for (source, part) in conversions.parts(sources, set) {
         for (from, to) in conversions.plan(source, part) {
             if reached >> to & 1 == 0 {
                 reached |= 1 << to;
