@@ -10,7 +10,7 @@ from torch import nn
 import hap
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-TRAINING, CLUSTERS, PLANNING, CONSTRAINTS, CHECKING = re.findall(
+TRAINING, CLUSTERS, PLANNING, CONSTRAINTS, MEMORY, CHECKING = re.findall(
     r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
 )
 
@@ -33,6 +33,7 @@ def names(tmp_path, monkeypatch):
     cluster.save("cluster.json")
     return {
         "hap": hap,
+        "torch": torch,
         "model": model,
         "cluster": cluster,
         "x": torch.randn(12, 8),
@@ -68,6 +69,11 @@ def test_constraints(names, capsys):
     assert stored == {"layers.0.weight": "S0", "layers.0.bias": "R", "layers.2.weight": "R", "layers.2.bias": "R"}
     options = {"devices": names["cluster"], "example_inputs": (names["x"], names["y"])}
     assert hap.check(names["model"], **options, pin={"layers.0.weight": names["Shard"](0)}).error < 1e-10
+
+
+def test_memory(names):
+    exec(MEMORY, names)
+    assert names["plan"].optimiser_tensors == 0
 
 
 def test_checking(names):

@@ -46,6 +46,13 @@ def test_as_many_tensors_as_an_optimiser_keeps(kind, options):
             assert optimiser_tensors(kind.__name__) == kept
 
 
+def test_of_several_groups_the_one_that_keeps_most_counts():
+    first, second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    groups = [{"params": [first], "momentum": 0.9}, {"params": [second]}]
+    assert optimiser_tensors(torch.optim.SGD(groups, lr=0.1)) == 1
+    assert optimiser_tensors(torch.optim.SGD(groups[1:], lr=0.1)) == 0
+
+
 def test_numbers_stand_for_themselves():
     assert optimiser_tensors(0) == 0
     assert optimiser_tensors(3) == 3
@@ -54,7 +61,8 @@ def test_numbers_stand_for_themselves():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (-1, "expected at least 0 tensors, got -1"),
+        (-1, "expected 0 to 1000 tensors, got -1"),
+        (2**32, "expected 0 to 1000 tensors, got 4294967296"),
         (torch.optim.LBFGS, "LBFGS is not known, only SGD, ASGD, .*; give the number of tensors"),
         ("adam", "adam is not known"),
         (None, "expected an optimiser, its class or name, or a number of tensors, got None"),

@@ -239,6 +239,7 @@ def test_constraints_beside_a_plan() -> None:
         {"required_axis": "batch"},
         {"pin": {"": Replicate()}},
         {"forbid": {"": Shard(0)}},
+        {"optimiser": "SGD"},
     ]
     for options in given:
         with pytest.raises(HapError, match=f"{next(iter(options))}= has no effect on a plan made before"):

@@ -28,23 +28,26 @@ _TENSORS = {
 # Options that make an optimiser keep one tensor more.
 _OPTIONS = ("momentum", "amsgrad", "centered")
 
+# More than any optimiser keeps.
+MOST = 1000
+
 
 def optimiser_tensors(optimiser: Optimiser) -> int:
     """Tensors of a parameter's shape that an optimiser keeps per parameter.
 
-    A class, or its name, counts without options; of an optimiser itself those in its defaults count: ``SGD`` keeps
-    nothing, ``SGD(..., momentum=0.9)`` one tensor.
+    A class, or its name, counts without options; of an optimiser itself those of its groups count, of several groups
+    the one that keeps most: ``SGD`` keeps nothing, ``SGD(..., momentum=0.9)`` one tensor.
 
     Raises:
-        PlanError: the optimiser is not known, or the number is negative.
+        PlanError: the optimiser is not known, or the number is none from 0 to 1000.
     """
     if isinstance(optimiser, bool) or not isinstance(optimiser, int | str | type | torch.optim.Optimizer):
         raise PlanError(
             f"optimiser: expected an optimiser, its class or name, or a number of tensors, got {optimiser!r}"
         )
     if isinstance(optimiser, int):
-        if optimiser < 0:
-            raise PlanError(f"optimiser: expected at least 0 tensors, got {optimiser}")
+        if not 0 <= optimiser <= MOST:
+            raise PlanError(f"optimiser: expected 0 to {MOST} tensors, got {optimiser}")
         return optimiser
     if isinstance(optimiser, str):
         names = [optimiser]
@@ -57,5 +60,5 @@ def optimiser_tensors(optimiser: Optimiser) -> int:
             f"optimiser: {names[0]} is not known, only {listed(_TENSORS)}; give the number of tensors of a parameter's "
             "shape that it keeps per parameter"
         )
-    options = optimiser.defaults if isinstance(optimiser, torch.optim.Optimizer) else {}
-    return _TENSORS[known] + sum(1 for option in _OPTIONS if options.get(option))
+    groups = optimiser.param_groups if isinstance(optimiser, torch.optim.Optimizer) else [{}]
+    return _TENSORS[known] + max(sum(1 for option in _OPTIONS if group.get(option)) for group in groups)

@@ -178,7 +178,8 @@ def parallelize(
     if isinstance(module, ParallelModule):
         raise HapError("the module is parallel already: call hap.parallelize once")
     check_examples(() if example_inputs is None else example_inputs, example_kwargs)
-    asked = {"forbidden_axes": forbidden_axes, "required_axis": required_axis, "pin": pin, "forbid": forbid}
+    asked: dict[str, object] = {"forbidden_axes": forbidden_axes, "required_axis": required_axis}
+    asked |= {"pin": pin, "forbid": forbid, "optimiser": optimiser != "Adam"}
     for argument, given in asked.items():
         if plan is not None and given:
             raise HapError(f"{argument}= has no effect on a plan made before: give it to hap.plan")
