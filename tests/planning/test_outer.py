@@ -209,7 +209,7 @@ def test_wrong_arguments_are_errors():
         plan_axes(axes, machines, forbidden_axes=["depth"])
     with pytest.raises(PlanError, match="expected a list of names"):
         plan_axes(axes, machines, forbidden_axes="batch")
-    with pytest.raises(PlanError, match="optimiser: expected at least 0"):
+    with pytest.raises(PlanError, match="optimiser: expected 0 to 1000"):
         plan_axes(axes, machines, optimiser=-1)
     with pytest.raises(PlanError, match=r"splits.batch: expected 2 numbers of units that sum to 6"):
         plan_axes(axes, machines, splits={"batch": [6]})
