@@ -280,12 +280,16 @@ fn largest_buffer(local: &Local, devices: usize, program: &ValidProgram, slopes:
         .steps
         .iter()
         .map(|step| buffer_of(local, devices, program, step));
-    let larger = |largest: Bytes, buffer: Bytes| if buffer.0 > largest.0 { buffer } else { largest };
     let (bytes, slope) = buffers.fold((0.0, Vec::new()), larger);
     for (axis, slope) in slope {
         slopes[axis] += slope;
     }
     bytes
+}
+
+/// The first of equal ones.
+fn larger(one: Bytes, other: Bytes) -> Bytes {
+    if other.0 > one.0 { other } else { one }
 }
 
 /// The largest communication buffer of a step.
@@ -308,10 +312,7 @@ fn buffer_of(local: &Local, devices: usize, program: &ValidProgram, step: &Step)
             let buffers = collectives
                 .iter()
                 .map(|it| inner_buffer(local, devices, &Transfer::inside(it)));
-            buffers.fold(
-                none,
-                |largest, buffer| if buffer.0 > largest.0 { buffer } else { largest },
-            )
+            buffers.fold(none, larger)
         }
         _ => none,
     }

@@ -14,8 +14,7 @@ use super::watch::Watch;
 /// Raises the bound by `passes` passes; every min-marginal must be finite. Returns the bound and the number of
 /// table entries visited.
 pub(super) fn ascend(remainder: &mut Remainder, passes: usize, watch: &Watch) -> (f64, u64) {
-    let variables: Vec<usize> = remainder.variables().collect();
-    let mut ascent = Ascent::new(remainder, &variables);
+    let mut ascent = Ascent::new(remainder);
     for pass in 0..passes {
         // Whoever lies at the near end of a table has collected all from it on the way back.
         let anew = pass == 0;
@@ -61,10 +60,11 @@ struct Ascent {
 }
 
 impl Ascent {
-    fn new(remainder: &Remainder, variables: &[usize]) -> Ascent {
+    fn new(remainder: &Remainder) -> Ascent {
+        let variables: Vec<usize> = remainder.variables().collect();
         let mut starts = vec![0];
         let mut visits = Vec::new();
-        for &variable in variables {
+        for &variable in &variables {
             visits.extend(remainder.incident[variable].iter().map(|&index| {
                 let table = &remainder.tables[index];
                 let axis = table.axis(variable);
@@ -78,7 +78,7 @@ impl Ascent {
             starts.push(visits.len());
         }
         Ascent {
-            variables: variables.to_vec(),
+            variables,
             visits,
             starts,
             lanes: remainder.tables.iter().map(Lane::new).collect(),

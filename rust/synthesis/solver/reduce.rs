@@ -35,8 +35,6 @@ pub(super) fn drop_dead_labels(remainder: &mut Remainder, watch: &Watch) -> Resu
 /// Labels that are dead.
 struct Dead {
     alive: Vec<Vec<bool>>,
-    /// By variable, whether labels have died.
-    touched: Vec<bool>,
     /// Variable and positions, in an order in which each follows from those before.
     drops: Vec<(usize, Vec<usize>)>,
     /// A variable that lost all labels.
@@ -54,7 +52,6 @@ impl Dead {
         }
         let any = !dead.is_empty();
         if any {
-            self.touched[variable] = true;
             self.drops.push((variable, dead));
         }
         any
@@ -65,7 +62,6 @@ fn dead_labels(remainder: &Remainder, watch: &Watch) -> Dead {
     let alive = remainder.labels.iter().map(|labels| vec![true; labels.len()]).collect();
     let mut dead = Dead {
         alive,
-        touched: vec![false; remainder.labels.len()],
         drops: Vec::new(),
         emptied: None,
     };
@@ -90,7 +86,10 @@ fn dead_labels(remainder: &Remainder, watch: &Watch) -> Dead {
         if watch.visited(table.costs.len() as u64) {
             break;
         }
-        let intact = table.scope.iter().all(|&variable| !dead.touched[variable]);
+        let intact = table
+            .scope
+            .iter()
+            .all(|variable| !dead.alive[*variable].contains(&false));
         let supported = if intact {
             finite_labels(table)
         } else {
