@@ -215,7 +215,7 @@ fn solution(problem: &str, limits: &str, progress: Option<&Py<PyAny>>) -> PyResu
     check_seconds(&limits)?;
     observed(progress, move |watch| {
         let started = Instant::now();
-        let solution = solver::solve_from(&instance.problem, &limits, &mut WarmStart::default(), watch)?;
+        let solution = solver::solve_from(&instance.problem, &limits, &WarmStart::default(), watch)?;
         Ok::<_, SolveError>((solution, started.elapsed().as_secs_f64()))
     })
 }

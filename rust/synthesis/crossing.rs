@@ -72,15 +72,7 @@ pub struct Crossing<'a> {
 }
 
 impl Crossing<'_> {
-    /// Cost of what is made, converted and kept to meet the needs.
-    pub fn cost(&self, conversions: &mut Conversions, made: Made, needs: Needs) -> f64 {
-        if needs.later == 0 {
-            return self.create(conversions, made, needs.now);
-        }
-        self.cheapest(conversions, made, needs).0
-    }
-
-    /// The same, with the way that costs it.
+    /// Least cost of what is made, converted and kept to meet the needs, and the way that costs it.
     pub fn cheapest(&self, conversions: &mut Conversions, made: Made, needs: Needs) -> (f64, Way) {
         let Needs { now, later } = needs;
         if later == 0 {
@@ -113,17 +105,22 @@ impl Crossing<'_> {
         })[made.placement]
     }
 
-    /// The price of keeping a set of placements. What an input stores is always among them.
+    /// The price of keeping a set of placements; infinite where it cannot be kept.
     pub fn price(&self, made: Made, kept: Set) -> f64 {
-        let produced = kept >> made.placement & 1 == 1;
-        let priced = match self.memory {
-            Memory::Stored if produced => kept & !(1 << made.placement),
-            Memory::Lent if !produced => kept,
-            Memory::Stored | Memory::Lent => return f64::INFINITY,
-            Memory::Held => 0,
-            Memory::Own => kept,
-        };
-        numbers(priced).map(|number| self.prices[number]).sum()
+        let price = |priced| numbers(priced).map(|number| self.prices[number]).sum();
+        self.priced(made, kept).map_or(f64::INFINITY, price)
+    }
+
+    /// Those of a set of placements that have a price when it is kept; none where it cannot be. What an input stores is
+    /// always among what is kept of it.
+    pub fn priced(&self, made: Made, kept: Set) -> Option<Set> {
+        let produced = 1 << made.placement;
+        match self.memory {
+            Memory::Own => Some(kept),
+            Memory::Held => Some(0),
+            Memory::Stored => (kept & produced != 0).then_some(kept & !produced),
+            Memory::Lent => (kept & produced == 0).then_some(kept),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::classes::{Classes, placement_at, placement_number};
 use super::constraints::Domains;
 use super::convert::{Set, numbers};
-use super::crossing::{Made, Memory, Needs};
+use super::crossing::{Crossing, Made, Memory, Needs};
 use super::phases::Phases;
 use super::request::SynthesisError;
 use crate::graph::{Choice, Graph, Operator, Output, OutputKind, Tensor};
@@ -105,6 +105,15 @@ pub fn demands(
 }
 
 impl Demands {
+    /// What the costs of the class depend on, by the prices of keeping its placements.
+    pub fn crossing<'a>(&'a self, prices: &'a [f64]) -> Crossing<'a> {
+        Crossing {
+            ends: &self.ends,
+            memory: self.memory,
+            prices,
+        }
+    }
+
     /// What a reader needs that runs in the backward, or, if not, runs again there.
     fn needs(&self, set: Set, backward: bool, again: bool) -> Needs {
         let later = self.before && (backward || again);

@@ -23,6 +23,8 @@ pub struct Emitted {
     pub program: Program,
     /// The sum of the costs of its conversions.
     pub communication: f64,
+    /// By input, the placement that it is stored in.
+    pub stored: Vec<Placement>,
     /// The price of what is kept from the forward to the backward.
     pub keeping: f64,
     /// What is kept at a price: tensors by index, and their placements.
@@ -41,6 +43,7 @@ pub fn emit(graph: &Graph, model: &mut Model, assignment: &[usize]) -> Emitted {
     let mut emitted = Emitted {
         program: emitter.program,
         communication: emitter.communication,
+        stored: emitter.stored,
         keeping: routes.iter().map(|route| route.price).sum(),
         kept: Vec::new(),
     };
@@ -76,6 +79,8 @@ struct Emitter<'a> {
     graph: &'a Graph,
     model: &'a Model,
     assignment: &'a [usize],
+    /// By input, the placement that it is stored in.
+    stored: Vec<Placement>,
     /// By class, how its placements come to be there.
     routes: &'a [Route],
     /// By root of a class, its number.
@@ -101,6 +106,7 @@ impl<'a> Emitter<'a> {
             graph,
             model,
             assignment,
+            stored: model.stored(graph, assignment),
             routes,
             class: vec![0; tensors],
             maker: vec![0; tensors],
@@ -125,17 +131,12 @@ impl<'a> Emitter<'a> {
 
     fn run(&mut self) {
         let graph = self.graph;
-        for (input, placement) in graph.inputs.iter().zip(self.model.stored(graph, self.assignment)) {
-            let tensor = &graph.tensors[input.tensor];
+        for (index, input) in graph.inputs.iter().enumerate() {
             self.program.instructions.push(Instruction::Input {
-                tensor: tensor.name.clone(),
-                placement: vec![placement],
+                tensor: graph.tensors[input.tensor].name.clone(),
+                placement: vec![self.stored[index]],
             });
-            let number = placement_number(tensor, &vec![placement]);
-            self.gain(
-                input.tensor,
-                number.unwrap_or_else(|| unreachable!("a placement of the input")),
-            );
+            self.gain(input.tensor, self.number_stored(index));
         }
         self.operators();
         if self.model.phases.boundary {
@@ -189,7 +190,10 @@ impl<'a> Emitter<'a> {
             let tensor = output.tensor;
             let number = match output.kind {
                 OutputKind::Loss | OutputKind::InputGradient => 0,
-                OutputKind::Gradient | OutputKind::Buffer => self.stored(output.of),
+                OutputKind::Gradient | OutputKind::Buffer => {
+                    let input = graph.inputs.iter().position(|input| Some(input.tensor) == output.of);
+                    self.number_stored(input.unwrap_or_else(|| unreachable!("demands are made of gradients of inputs")))
+                }
                 OutputKind::Output => self.end(tensor, ends),
             };
             self.need(tensor, number);
@@ -203,14 +207,10 @@ impl<'a> Emitter<'a> {
         self.program.instructions.extend(instructions);
     }
 
-    /// The number of the placement that a parameter or buffer is stored in.
-    fn stored(&self, tensor: Option<usize>) -> usize {
-        let input = self.graph.inputs.iter().position(|input| Some(input.tensor) == tensor);
-        let variable = input.map(|input| self.model.variable(Source::Input(input)));
-        match variable.map(|variable| (&self.model.variables[variable], self.assignment[variable])) {
-            Some((Variable::Input { placements, .. }, label)) => placements[label],
-            _ => unreachable!("demands are made of gradients of inputs"),
-        }
+    /// The number of the placement that an input (by index) is stored in.
+    fn number_stored(&self, input: usize) -> usize {
+        let tensor = &self.graph.tensors[self.graph.inputs[input].tensor];
+        placement_number(tensor, &vec![self.stored[input]]).unwrap_or_else(|| unreachable!("a placement of the input"))
     }
 
     /// Completes what is kept and forgets everything else.

@@ -149,8 +149,7 @@ impl Task for Search<'_> {
         let mut model = Model::new(graph, &request.constraints, costs, memory, Encoding::default())?;
         let solution = solve(graph, &model, &request.limits, self.warm, self.watch)?;
         let emitted = emit::emit(graph, &mut model, &solution.assignment);
-        let stored = model.stored(graph, &solution.assignment);
-        let storing = memory.map_or(0.0, |memory| memory.storing(&stored));
+        let storing = memory.map_or(0.0, |memory| memory.storing(&emitted.stored));
         let computation = model.computation(graph, costs, &solution.assignment);
         let cost = computation + emitted.communication + emitted.keeping + storing;
         assert!(
@@ -162,10 +161,11 @@ impl Task for Search<'_> {
         let proven = solution.gap() == 0.0 || solution.bound >= cost;
         let bound = if proven { cost } else { solution.bound };
         let search_gap = if proven { 0.0 } else { (cost - bound) / cost };
+        self.warm.learn(solution.certificate);
         Ok(Synthesis {
             program: emitted.program,
             cost,
-            priced_memory: memory.map_or(Vec::new(), |memory| memory.bytes(&stored, &emitted.kept)),
+            priced_memory: memory.map_or(Vec::new(), |memory| memory.bytes(&emitted.stored, &emitted.kept)),
             bound,
             search_gap,
             seconds: self.started.elapsed().as_secs_f64(),
@@ -179,7 +179,7 @@ fn solve(
     graph: &Graph,
     model: &Model,
     limits: &Limits,
-    warm: &mut WarmStart,
+    warm: &WarmStart,
     watch: &Watch<'_>,
 ) -> Result<Solution, SynthesisError> {
     if let Some(seconds) = limits.seconds.filter(|seconds| !(0.0..1e9).contains(seconds)) {

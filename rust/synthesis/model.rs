@@ -6,7 +6,7 @@ use super::classes::{Classes, placement_at, placement_count};
 use super::constraints::Domains;
 use super::convert::{Conversions, Set};
 use super::costs::Costs;
-use super::crossing::{Crossing, Made, Needs, Way};
+use super::crossing::{Made, Needs, Way};
 use super::demands::{Demands, Party, Source, demands};
 use super::held::{self, HeldPrices};
 use super::phases::{Phases, Run};
@@ -74,7 +74,7 @@ pub struct Model {
     pub(super) kinds: Vec<usize>,
     pub(super) conversions: Vec<Conversions>,
     /// By number among `conversions`, the prices of keeping each placement over the boundary, where there is one.
-    prices: Vec<Vec<f64>>,
+    pub(super) prices: Vec<Vec<f64>>,
     pub(super) phases: Phases,
     /// By output, the placements that it may end in.
     pub(super) outputs: Vec<Set>,
@@ -178,24 +178,9 @@ impl Model {
         let needs = parties.fold(demands.fixed, |needs, party| {
             needs | party.demanded[label(party.source)]
         });
-        let crossing = Crossing {
-            ends: &demands.ends,
-            memory: demands.memory,
-            prices: &self.prices[self.kinds[class]],
-        };
+        let crossing = demands.crossing(&self.prices[self.kinds[class]]);
         let (_, way) = crossing.cheapest(&mut self.conversions[self.kinds[class]], made, needs);
         (made, needs, way)
-    }
-
-    /// The prices that an assignment pays for what is kept of a class.
-    pub(super) fn keeping(&self, class: usize, made: Made, kept: Set) -> f64 {
-        let demands = &self.demands[class];
-        let crossing = Crossing {
-            ends: &demands.ends,
-            memory: demands.memory,
-            prices: &self.prices[self.kinds[class]],
-        };
-        crossing.price(made, kept)
     }
 
     /// A variable in words, for errors.

@@ -27,34 +27,29 @@ pub struct Route {
 /// The route of a class under an assignment.
 pub fn route(model: &mut Model, class: usize, assignment: &[usize]) -> Route {
     let (made, needs, way) = model.way(class, assignment);
-    let kept = match way {
-        Way::Nothing | Way::Again => 0,
-        Way::Keep(kept) => kept,
-    };
-    let price = if kept == 0 {
-        0.0
-    } else {
-        model.keeping(class, made, kept)
-    };
-    let demands = &model.demands[class];
-    let conversions = &mut model.conversions[model.kinds[class]];
     let produced = 1 << made.placement;
-    let stored = if demands.memory == Memory::Stored { produced } else { 0 };
-    let source = match way {
-        Way::Nothing | Way::Again => produced,
-        Way::Keep(kept) => kept,
+    let (kept, source) = match way {
+        Way::Nothing | Way::Again => (0, produced),
+        Way::Keep(kept) => (kept, kept),
     };
+    let (demands, kind) = (&model.demands[class], model.kinds[class]);
+    let crossing = demands.crossing(&model.prices[kind]);
+    let (priced, price) = match way {
+        Way::Nothing | Way::Again => (0, 0.0),
+        Way::Keep(kept) => (
+            crossing.priced(made, kept).unwrap_or_default(),
+            crossing.price(made, kept),
+        ),
+    };
+    let conversions = &mut model.conversions[kind];
     let first = conversions.with_ends(made.placement, needs.now | kept, &demands.ends);
+    let stored = if demands.memory == Memory::Stored { produced } else { 0 };
     Route {
         before: plan(conversions, produced, first),
         after: demands.before.then(|| plan(conversions, source, needs.later)),
         kept,
         stays: kept | stored,
-        priced: if demands.memory == Memory::Held {
-            0
-        } else {
-            kept & !stored
-        },
+        priced,
         price,
     }
 }

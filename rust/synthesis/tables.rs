@@ -43,11 +43,11 @@ impl Costs<'_> {
     fn of(&mut self, made: Made, needs: Needs) -> f64 {
         let needs = needs | self.shape.fixed;
         if needs.later == 0 {
-            return self.crossing.cost(self.conversions, made, needs);
+            return self.crossing.create(self.conversions, made, needs.now);
         }
         let (crossing, conversions) = (self.crossing, &mut *self.conversions);
         let known = self.known.entry((made, needs));
-        *known.or_insert_with(|| crossing.cost(conversions, made, needs))
+        *known.or_insert_with(|| crossing.cheapest(conversions, made, needs).0)
     }
 }
 

@@ -47,7 +47,7 @@ const CHECKED_ENTRIES: u64 = 1_000_000;
 /// # Errors
 /// Malformed problems and limits, problems without an allowed assignment, and limits too small to find any.
 pub fn solve(problem: &Problem, limits: &Limits) -> Result<Solution, SolveError> {
-    solve_from(problem, limits, &mut WarmStart::default(), &Watch::default())
+    solve_from(problem, limits, &WarmStart::default(), &Watch::default())
 }
 
 /// As [`solve`], with what earlier solves have found, observed by someone who may stop it.
@@ -57,7 +57,7 @@ pub fn solve(problem: &Problem, limits: &Limits) -> Result<Solution, SolveError>
 pub fn solve_from<'a>(
     problem: &Problem,
     limits: &Limits,
-    warm: &mut WarmStart,
+    warm: &WarmStart,
     watch: &'a Watch<'a>,
 ) -> Result<Solution, SolveError> {
     problem.validate()?;
@@ -68,7 +68,6 @@ pub fn solve_from<'a>(
         return Err(SolveError::Stopped);
     }
     let solution = outcome?;
-    warm.learn(&solution.certificate);
     debug_assert!(
         solution.table_entries > CHECKED_ENTRIES || check(problem, &solution.certificate, 10.0 * TOLERANCE) == Ok(()),
         "the certificate must hold: {:?}",

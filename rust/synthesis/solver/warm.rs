@@ -14,8 +14,8 @@ pub struct WarmStart {
 
 impl WarmStart {
     /// Takes up what a solve has found.
-    pub(super) fn learn(&mut self, certificate: &Certificate) {
-        self.last = Some(certificate.clone());
+    pub fn learn(&mut self, certificate: Certificate) {
+        self.last = Some(certificate);
     }
 
     /// The best assignment of the last problem, if it gives each variable of this one a label of its domain.

@@ -20,7 +20,7 @@ fn changed(problem: &Problem, seed: u64) -> Problem {
 fn a_warm_start_saves_work() {
     let problem = instance("gpt2_b2").problem;
     let changed = changed(&problem, 1);
-    let work = |warm: &mut WarmStart| {
+    let work = |warm: &WarmStart| {
         let last = Cell::new(0);
         let observe = |progress: &Progress| {
             last.set(progress.work);
@@ -30,9 +30,9 @@ fn a_warm_start_saves_work() {
         last.get()
     };
     let mut warm = WarmStart::default();
-    let cold = work(&mut WarmStart::default());
-    solve_from(&problem, &Limits::default(), &mut warm, &Watch::default()).unwrap();
-    let warm = work(&mut warm);
+    let cold = work(&WarmStart::default());
+    warm.learn(solve(&problem, &Limits::default()).unwrap().certificate);
+    let warm = work(&warm);
     assert!(warm < cold * 3 / 4, "{warm} entries visited, {cold} without");
 }
 
@@ -44,13 +44,14 @@ proptest! {
         let mut warm = WarmStart::default();
         // Problems of the same shape, the same one again, and one that has nothing to do with them.
         for problem in [&problem, &changed(&problem, seed.into()), &problem, &other, &problem] {
-            match (solve(problem, &Limits::default()), solve_from(problem, &Limits::default(), &mut warm, &Watch::default())) {
-                (Ok(cold), Ok(warm)) => {
-                    prop_assert!(near(cold.cost, warm.cost), "{} and {}", cold.cost, warm.cost);
-                    prop_assert_eq!(warm.gap(), 0.0);
-                    prop_assert_eq!(check(problem, &warm.certificate, TOLERANCE), Ok(()));
+            match (solve(problem, &Limits::default()), solve_from(problem, &Limits::default(), &warm, &Watch::default())) {
+                (Ok(cold), Ok(found)) => {
+                    prop_assert!(near(cold.cost, found.cost), "{} and {}", cold.cost, found.cost);
+                    prop_assert_eq!(found.gap(), 0.0);
+                    prop_assert_eq!(check(problem, &found.certificate, TOLERANCE), Ok(()));
+                    warm.learn(found.certificate);
                 }
-                (cold, warm) => prop_assert!(cold.is_err() && warm.is_err()),
+                (cold, found) => prop_assert!(cold.is_err() && found.is_err()),
             }
         }
     }

@@ -19,7 +19,7 @@ fn watched(problem: &Problem, looks: usize) -> (Result<Solution, SolveError>, Ve
     let outcome = solve_from(
         problem,
         &Limits::default(),
-        &mut WarmStart::default(),
+        &WarmStart::default(),
         &Watch::new(&observe),
     );
     (outcome, seen.into_inner())
@@ -74,7 +74,7 @@ fn searches_are_stopped_too() {
     let outcome = solve_from(
         &problem(&[2; 24], factors),
         &limits,
-        &mut WarmStart::default(),
+        &WarmStart::default(),
         &Watch::new(&observe),
     );
     assert_eq!(outcome.unwrap_err(), SolveError::Stopped);
