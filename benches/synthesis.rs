@@ -30,11 +30,13 @@ fn cluster(speeds: &[u64]) -> Cluster {
             memory_bandwidth: 4e11 * speed as f64,
             memory: 16e9,
             launch_overhead: 1e-5,
+            ..Device::default()
         })
     };
     let link = Link {
         bandwidth: 1.25e9,
         latency: 5e-5,
+        ..Link::default()
     };
     let root = Group {
         link,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::program::{Conversion, Implementation};
 
 /// One accelerator, or one CPU process.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
     /// Name, for people.
@@ -16,20 +16,29 @@ pub struct Device {
     pub flops: BTreeMap<String, f64>,
     /// Bytes per second between the device and its memory.
     pub memory_bandwidth: f64,
-    /// Bytes that a training job may use.
+    /// Bytes of its memory.
     pub memory: f64,
+    /// Bytes of it that a training job may not use.
+    #[serde(default)]
+    pub reserve: f64,
     /// Seconds that starting one operator costs.
     pub launch_overhead: f64,
 }
 
 /// A link between the members of a group.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// Bytes per second of each member, each way.
     pub bandwidth: f64,
     /// Seconds until the first byte arrives.
     pub latency: f64,
+    /// Name, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Whether nobody said that it is there.
+    #[serde(default)]
+    pub assumed: bool,
 }
 
 /// A member of a group: a device, or a group of its own (a host within a cluster).
@@ -131,6 +140,7 @@ impl Cluster {
                     Some(link) => Link {
                         bandwidth: link.bandwidth.min(group.link.bandwidth),
                         latency: link.latency.max(group.link.latency),
+                        ..Link::default()
                     },
                 });
             }
@@ -226,6 +236,7 @@ fn validate_device(device: &Device, path: &str) -> Result<(), ClusterError> {
     }
     positive(device.memory_bandwidth, &format!("{path}: memory_bandwidth"))?;
     positive(device.memory, &format!("{path}: memory"))?;
+    not_negative(device.reserve, &format!("{path}: reserve"))?;
     not_negative(device.launch_overhead, &format!("{path}: launch_overhead"))
 }
 
@@ -282,7 +293,8 @@ mod tests {
             cluster.bottleneck(),
             Link {
                 bandwidth: 1e9,
-                latency: 1e-4
+                latency: 1e-4,
+                ..Link::default()
             }
         );
     }

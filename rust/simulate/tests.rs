@@ -224,6 +224,7 @@ fn a_link_of_one_member_does_not_slow_the_cluster() {
         link: Link {
             bandwidth: 1.0,
             latency: 1.0,
+            ..Link::default()
         },
         members: vec![tree.root.members.remove(0)],
     };
@@ -232,7 +233,8 @@ fn a_link_of_one_member_does_not_slow_the_cluster() {
         tree.bottleneck(),
         Link {
             bandwidth: 1e6,
-            latency: 1e-3
+            latency: 1e-3,
+            ..Link::default()
         }
     );
 }

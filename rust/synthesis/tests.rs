@@ -96,11 +96,13 @@ fn cluster(speeds: &[f64]) -> Cluster {
             memory_bandwidth: 1e9 * speed,
             memory: 1e9,
             launch_overhead: 1e-6,
+            ..Device::default()
         })
     };
     let link = Link {
         bandwidth: 1e8,
         latency: 1e-6,
+        ..Link::default()
     };
     let root = Group {
         link,

@@ -259,12 +259,17 @@ pub fn cluster(flops: &[f64], bandwidth: f64, latency: f64) -> Cluster {
             memory_bandwidth: 10.0 * flops,
             memory: 1e12,
             launch_overhead: 1e-6,
+            ..Device::default()
         })
     };
     let cluster = Cluster {
         format: "hap-cluster-1".into(),
         root: Group {
-            link: Link { bandwidth, latency },
+            link: Link {
+                bandwidth,
+                latency,
+                ..Link::default()
+            },
             members: flops.iter().enumerate().map(device).collect(),
         },
         collectives: BTreeMap::new(),

@@ -4,7 +4,7 @@ import pickle
 import pytest
 
 import hap
-from hap.cluster import DEFAULT_LINK, CollectiveCost
+from hap.cluster import CollectiveCost
 from hap.errors import ClusterError
 
 LINK = hap.Link(bandwidth=1.25e9, latency=5e-5)
@@ -16,7 +16,7 @@ def test_devices_are_the_leaves_in_rank_order():
 
 
 def test_of_normalises_what_users_write():
-    cluster = hap.Cluster(["V100", "T4"], link=DEFAULT_LINK)
+    cluster = hap.Cluster(["V100", "T4"])
     assert hap.Cluster.of(cluster) is cluster
     assert hap.Cluster.of(["V100", hap.Device("T4")]) == cluster
     assert hap.Cluster.of(name for name in ("V100", "T4")) == cluster
@@ -25,7 +25,34 @@ def test_of_normalises_what_users_write():
 def test_assumed_link_is_logged(caplog):
     with caplog.at_level(logging.INFO, logger="hap"):
         hap.Cluster.of(["V100", "V100"])
-    assert "assuming 1.25e+09 B/s" in caplog.text
+    assert "no link given for 2 members: assuming PCIe 3, 7.875e+09 B/s" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [(["V100", "A100-80GB"], "PCIe 3"), (["A100-80GB", "H100"], "PCIe 4"), (["H100", "B200"], "PCIe 5")],
+)
+def test_devices_without_link_stand_in_one_host_on_the_oldest_bus(names, expected):
+    cluster = hap.Cluster(names)
+    assert cluster.link == hap.Link(expected, assumed=True)
+    assert cluster.links == (cluster.link,)
+    assert hap.Cluster.from_json(cluster.to_json()) == cluster
+
+
+def test_a_device_that_is_not_known_is_assumed_on_the_oldest_bus():
+    board = hap.Device("board", flops=1, memory_bandwidth=2, memory=3)
+    assert hap.Cluster(["H100", board]).link.name == "PCIe 3"
+
+
+def test_hosts_without_link_are_assumed_on_a_network():
+    cluster = hap.Cluster([hap.Cluster(["V100"] * 2), hap.Cluster(["T4"]), "T4"])
+    assert cluster.links == (hap.Link("10GbE", assumed=True), hap.Link("PCIe 3", assumed=True))
+
+
+def test_a_link_may_be_given_by_name():
+    cluster = hap.Cluster(["V100", "T4"], link="100 Gb Ethernet")
+    assert cluster.link == hap.Link("100GbE")
+    assert not cluster.link.assumed
 
 
 @pytest.mark.parametrize("link", [LINK, None])

@@ -5,6 +5,7 @@ import torch
 
 import hap
 from hap.cluster import ACCELERATORS
+from hap.cluster.accelerators import recognised_name
 from hap.errors import ClusterError
 
 FIGURES = {"flops": 3e12, "memory_bandwidth": 2e11, "memory": 8e9}
@@ -22,11 +23,13 @@ def test_every_known_device_is_plausible(name):
     device = hap.Device(name)
     assert device.name == name
     assert device.flops["float64"] <= device.flops["float32"] <= hap.Device(name, tf32=True).flops["float32"]
-    assert device.flops["float32"] <= device.flops["float16"]
+    assert device.flops["float32"] <= device.flops["float16"] or device.lacks("float16")
+    assert device.flops["float32"] <= device.flops["bfloat16"]
+    assert device.usable_memory == device.memory - 1e9
     assert 1e9 < device.memory < device.memory_bandwidth < device.flops["float32"]
 
 
-@pytest.mark.parametrize("spelling", ["A100-80GB", "a100 80gb", "A100_80gb"])
+@pytest.mark.parametrize("spelling", ["A100-80GB", "a100 80gb", "A100_80gb", "NVIDIA A100 80GB"])
 def test_spelling_of_a_name_is_free(spelling):
     assert hap.Device(spelling) == hap.Device("A100-80GB")
 
@@ -36,6 +39,49 @@ def test_figures_may_override_those_of_a_name():
     assert device.memory == 12e9
     assert device.flops == hap.Device("V100").flops
     assert device != hap.Device("V100")
+
+
+def test_reserve_is_kept_of_a_data_sheet_and_not_of_a_figure():
+    assert hap.Device("V100").usable_memory == 15e9
+    assert hap.Device("V100", reserve=0).usable_memory == 16e9
+    assert hap.Device("V100", memory=12e9).usable_memory == 12e9
+    assert hap.Device("V100", memory=12e9, reserve=2e9).usable_memory == 10e9
+    with pytest.raises(ClusterError, match="reserve: expected less than its memory, 1e\\+09 bytes, got 1e\\+09"):
+        hap.Device("V100", memory=1e9, reserve=1e9)
+
+
+def test_architectures_have_their_element_types():
+    rates = hap.Device("GTX 1080 Ti").flops
+    assert rates["float16"] == pytest.approx(rates["float32"] / 64)
+    assert rates["bfloat16"] == rates["float32"]
+    lacking = {
+        dtype: {name for name in ACCELERATORS if hap.Device(name).lacks(dtype)} for dtype in ("float16", "bfloat16")
+    }
+    assert lacking["float16"] == {"GTX 1060", "GTX 1080", "GTX 1080 Ti", "Titan Xp"}
+    assert lacking["bfloat16"] == lacking["float16"] | {"P100", "V100", "V100-32GB", "T4", "Titan V", "RTX 2080 Ti"}
+    assert not hap.Device("my board", **FIGURES).lacks("bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("driver", "memory", "expected"),
+    [
+        ("NVIDIA GeForce RTX 3090", 25.4e9, "RTX 3090"),
+        ("Tesla V100-SXM2-16GB", 16.9e9, "V100"),
+        ("Tesla V100-SXM2-32GB", 34.1e9, "V100-32GB"),
+        ("NVIDIA A100-SXM4-80GB", 85e9, "A100-80GB"),
+        ("NVIDIA A100-PCIE-40GB", 42e9, "A100-40GB"),
+        ("NVIDIA H100 80GB HBM3", 85e9, "H100"),
+        ("NVIDIA H100 PCIe", 85e9, "H100-PCIe"),
+        ("NVIDIA GeForce RTX 4060 Ti", 17e9, "RTX 4060 Ti-16GB"),
+        ("NVIDIA RTX 6000 Ada Generation", 51e9, "RTX 6000 Ada"),
+        ("AMD Instinct MI250X / MI250", 68e9, "MI250"),
+        ("AMD Instinct MI300X VF", 206e9, "MI300X"),
+        ("GeForce GTX 1060 3GB", 3.2e9, None),
+        ("Some board", 8e9, None),
+    ],
+)
+def test_names_of_drivers_are_recognised(driver, memory, expected):
+    assert recognised_name(driver, memory) == expected
 
 
 def test_device_by_figures():
@@ -53,7 +99,9 @@ def test_flops_by_element_type():
     assert hap.Device(**FIGURES | {"flops": {"float64": 2e12, "bfloat16": 1e12}}).flops["default"] == 1e12
 
 
-@pytest.mark.parametrize("device", [hap.Device("T4"), hap.Device(**FIGURES), hap.Device("T4", memory=1e9)])
+@pytest.mark.parametrize(
+    "device", [hap.Device("T4"), hap.Device(**FIGURES), hap.Device("T4", memory=1e9), hap.Device("T4", reserve=0)]
+)
 def test_repr_builds_an_equal_device(device):
     assert eval(repr(device), {"Device": hap.Device}) == device
 

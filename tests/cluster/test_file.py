@@ -11,7 +11,9 @@ from hap.errors import ClusterError
 
 positive = st.floats(min_value=1e-12, max_value=1e18)
 not_negative = st.floats(min_value=0, max_value=10)
-links = st.builds(hap.Link, bandwidth=positive, latency=not_negative)
+links = st.builds(
+    hap.Link, st.none() | st.text(min_size=1), bandwidth=positive, latency=not_negative, assumed=st.booleans()
+)
 figures = st.builds(
     hap.Device,
     st.text(min_size=1, max_size=8),
@@ -46,6 +48,7 @@ def test_json_keeps_everything(cluster):
 
 CLUSTER = hap.Cluster(
     ["V100", hap.Cluster([hap.Device("board", flops=3e12, memory_bandwidth=2e11, memory=8e9)])],
+    # The inner link is assumed.
     link=hap.Link(bandwidth=1.25e9, latency=5e-5),
     collectives={"all_reduce/builtin": CollectiveCost(latency=1e-4, bandwidth=1e9)},
 )
@@ -53,8 +56,9 @@ CLUSTER = hap.Cluster(
 
 def test_file_has_the_format_of_the_core():
     board = {"name": "board", "flops": {"default": 3e12}, "memory_bandwidth": 2e11, "memory": 8e9}
-    inner = {"link": {"bandwidth": 1.25e9, "latency": 5e-5}, "members": [{"device": board | {"launch_overhead": 5e-6}}]}
-    v100 = {"name": "V100", "memory_bandwidth": 9e11, "memory": 1.6e10, "launch_overhead": 5e-6}
+    pcie = {"bandwidth": 7.875e9, "latency": 2e-5, "name": "PCIe 3", "assumed": True}
+    inner = {"link": pcie, "members": [{"device": board | {"launch_overhead": 5e-6}}]}
+    v100 = {"name": "V100", "memory_bandwidth": 9e11, "memory": 1.6e10, "reserve": 1e9, "launch_overhead": 5e-6}
     v100["flops"] = {"bfloat16": 1.57e13, "default": 1.57e13, "float16": 1.25e14, "float32": 1.57e13, "float64": 7.8e12}
     assert json.loads(CLUSTER.to_json()) == {
         "format": "hap-cluster-1",
@@ -78,7 +82,14 @@ def test_collectives_and_overlap_may_be_left_out():
 
 
 DELETE = object()
-OPTIONAL = {"collectives", "collectives.all_reduce/builtin", "overlap"}
+OPTIONAL = {
+    "collectives",
+    "collectives.all_reduce/builtin",
+    "overlap",
+    "root.members[0].device.reserve",
+    "root.members[1].group.link.name",
+    "root.members[1].group.link.assumed",
+}
 
 
 def fields(value, path=()):
@@ -110,12 +121,12 @@ def changed(path, value):
 
 PATHS = list(fields(json.loads(CLUSTER.to_json())))
 FIGURES = [path for path, value in PATHS if isinstance(value, float)]
-LOWEST_IS_ZERO = ("latency", "launch_overhead", "overlap")
+LOWEST_IS_ZERO = ("latency", "launch_overhead", "overlap", "reserve")
 
 
 def test_the_paths_below_cover_the_format():
     assert text_of(("root", "members", 1, "group", "members", 0, "device", "memory")) in map(text_of, FIGURES)
-    assert len(FIGURES) == 19
+    assert len(FIGURES) == 20
 
 
 @pytest.mark.parametrize("figure", [0.0, -1.0, float("nan"), float("inf"), "8e9", None, True, [], 10**400])
@@ -151,7 +162,9 @@ def test_each_unknown_field_is_named(path):
 
 
 @pytest.mark.parametrize("value", [3.0, "text", [], {}, None], ids=repr)
-@pytest.mark.parametrize("path", [path for path, value in PATHS if isinstance(value, (dict, list, str))], ids=text_of)
+@pytest.mark.parametrize(
+    "path", [path for path, value in PATHS if isinstance(value, (dict, list, str, bool))], ids=text_of
+)
 def test_each_wrong_type_is_named(path, value):
     if (path[-1] == "name" and value == "text") or (path == ("collectives",) and value == {}):
         assert hap.Cluster.from_json(changed(path, value))

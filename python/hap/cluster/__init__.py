@@ -1,8 +1,8 @@
-"""The machines at hand: devices, the links between them, and the table of known accelerators."""
+"""The machines at hand: devices, the links between them, and the tables of known accelerators and links."""
 
 from hap.cluster.accelerators import ACCELERATORS
 from hap.cluster.cluster import Cluster
 from hap.cluster.device import Device
-from hap.cluster.link import COLLECTIVES, DEFAULT_LINK, CollectiveCost, Link
+from hap.cluster.link import COLLECTIVES, LINKS, CollectiveCost, Link
 
-__all__ = ["ACCELERATORS", "COLLECTIVES", "DEFAULT_LINK", "Cluster", "CollectiveCost", "Device", "Link"]
+__all__ = ["ACCELERATORS", "COLLECTIVES", "LINKS", "Cluster", "CollectiveCost", "Device", "Link"]

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hap.cluster.accelerators import ACCELERATORS, canonical_name
 from hap.cluster.device import Device
 from hap.cluster.figures import not_negative
-from hap.cluster.link import COLLECTIVES, DEFAULT_LINK, CollectiveCost, Link
+from hap.cluster.link import COLLECTIVES, CollectiveCost, Link
 from hap.errors import ClusterError
 
 _log = logging.getLogger("hap")
@@ -23,7 +24,7 @@ class Cluster:
     Ranks count the devices from left to right::
 
         Cluster(["V100", "V100", "P100"], link=Link(bandwidth=1.25e9, latency=5e-5))
-        Cluster([Cluster(["A100-80GB"] * 4, link=nvlink), Cluster(["T4"] * 2, link=pcie)], link=ethernet)
+        Cluster([Cluster(["A100-80GB"] * 4, link="NVLink 3"), Cluster(["T4"] * 2, link="PCIe 3")], link="10GbE")
 
     Attributes:
         members: the devices and clusters, in rank order.
@@ -42,14 +43,14 @@ class Cluster:
         self,
         members: Iterable[str | Device | Cluster],
         *,
-        link: Link | None = None,
+        link: str | Link | None = None,
         overlap: float = 0.0,
         collectives: Mapping[str, CollectiveCost] | None = None,
     ) -> None:
-        """Builds the tree; names are looked up as by :class:`hap.Device`.
+        """Builds the tree; names are looked up as by :class:`hap.Device` and :class:`hap.Link`.
 
-        Without ``link``, members are assumed to be joined by :data:`hap.cluster.DEFAULT_LINK` (10 Gbit/s Ethernet), and
-        the log says so.
+        Without ``link`` one is assumed: between devices, which stand in one host then, the slowest one's PCIe without
+        peer-to-peer; between hosts 10 Gbit/s Ethernet. The log and the plan say so.
 
         Raises:
             ClusterError: no members, one of a wrong type, an unknown name, or a figure out of its range.
@@ -59,17 +60,20 @@ class Cluster:
         leaves = tuple(_member(member, rank) for rank, member in enumerate(members))
         if not leaves:
             raise ClusterError("Cluster: expected at least one device, got none")
-        if link is None:
-            link = DEFAULT_LINK
+        if isinstance(link, str):
+            link = Link(link)
+        elif link is None:
+            link = _assumed(leaves)
             if len(leaves) > 1:
                 _log.info(
-                    "no link given for %d members: assuming %g B/s and %g s of latency (10 Gbit/s Ethernet)",
+                    "no link given for %d members: assuming %s, %g B/s and %g s of latency",
                     len(leaves),
+                    link.name,
                     link.bandwidth,
                     link.latency,
                 )
         if not isinstance(link, Link):
-            raise ClusterError(f"Cluster: link: expected a hap.Link, got {link!r}")
+            raise ClusterError(f"Cluster: link: expected a hap.Link or a known one's name, got {link!r}")
         overlap = not_negative(overlap, "Cluster: overlap")
         if overlap > 1:
             raise ClusterError(f"Cluster: overlap: expected a number from 0 to 1, got {overlap!r}")
@@ -91,6 +95,12 @@ class Cluster:
             for member in self.members
             for device in (member.devices if isinstance(member, Cluster) else (member,))
         )
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The links that join more than one member, the outermost first."""
+        inner = (link for member in self.members if isinstance(member, Cluster) for link in member.links)
+        return (*((self.link,) if len(self.members) > 1 else ()), *inner)
 
     def to_json(self) -> str:
         """The cluster in the format ``hap-cluster-1``; equal clusters give equal text."""
@@ -142,6 +152,15 @@ def _member(member: object, position: int) -> Device | Cluster:
     raise ClusterError(
         f"Cluster: member {position}: expected a device, an accelerator's name or a cluster, got {member!r}"
     )
+
+
+def _assumed(members: tuple[Device | Cluster, ...]) -> Link:
+    """The link where none is given: PCIe as old as the oldest of the devices, or a network between hosts."""
+    if any(isinstance(member, Cluster) for member in members):
+        return Link("10GbE", assumed=True)
+    names = [canonical_name(member.name) for member in members if isinstance(member, Device)]
+    generation = min(3 if name is None else ACCELERATORS[name].pcie for name in names)
+    return Link(f"PCIe {generation}", assumed=True)
 
 
 def _collectives(collectives: Mapping[str, CollectiveCost]) -> dict[str, CollectiveCost]:

@@ -11,6 +11,9 @@ from hap.cluster.accelerators import ACCELERATORS, LAUNCH_OVERHEAD, canonical_na
 from hap.cluster.figures import not_negative, positive
 from hap.errors import ClusterError
 
+RESERVE = 1e9
+"""Bytes that a known accelerator keeps, where nothing else is said."""
+
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Device:
@@ -25,7 +28,8 @@ class Device:
         name: for people; a known accelerator's name in its usual spelling.
         flops: FLOP/s by element type in PyTorch's names; ``"default"`` stands for every type without an entry.
         memory_bandwidth: bytes per second between the device and its memory.
-        memory: bytes that a training job may use.
+        memory: bytes of its memory.
+        reserve: bytes of it that are left to the library's context and to fragmentation.
         launch_overhead: seconds that starting one operator costs.
     """
 
@@ -33,6 +37,7 @@ class Device:
     flops: dict[str, float]
     memory_bandwidth: float
     memory: float
+    reserve: float
     launch_overhead: float
 
     def __init__(
@@ -42,6 +47,7 @@ class Device:
         flops: float | Mapping[str, float] | Mapping[torch.dtype, float] | None = None,
         memory_bandwidth: float | None = None,
         memory: float | None = None,
+        reserve: float | None = None,
         launch_overhead: float = LAUNCH_OVERHEAD,
         tf32: bool = False,
     ) -> None:
@@ -52,6 +58,8 @@ class Device:
             flops: FLOP/s, one number or by element type; ``"default"``, if not given, is that of float32 or the lowest.
             memory_bandwidth: bytes per second.
             memory: bytes.
+            reserve: bytes that the training job may not use; by default 1e9 of a known accelerator's memory, none of
+                a ``memory`` that is given.
             launch_overhead: seconds.
             tf32: whether float32 work runs in TensorFloat-32, as after ``torch.set_float32_matmul_precision("high")``;
                 read only for a known accelerator whose ``flops`` are not given.
@@ -64,6 +72,7 @@ class Device:
             figures = ACCELERATORS[known]
             flops = figures.flops(tf32=tf32) if flops is None else flops
             memory_bandwidth = figures.memory_bandwidth * 1e9 if memory_bandwidth is None else memory_bandwidth
+            reserve = RESERVE if memory is None and reserve is None else reserve
             memory = figures.memory * 1e9 if memory is None else memory
         given = {"flops": flops, "memory_bandwidth": memory_bandwidth, "memory": memory}
         missing = [field for field, value in given.items() if value is None]
@@ -78,7 +87,22 @@ class Device:
         object.__setattr__(self, "flops", _rates(flops, f'Device "{label}": flops'))
         object.__setattr__(self, "memory_bandwidth", positive(memory_bandwidth, f'Device "{label}": memory_bandwidth'))
         object.__setattr__(self, "memory", positive(memory, f'Device "{label}": memory'))
+        object.__setattr__(self, "reserve", not_negative(reserve or 0.0, f'Device "{label}": reserve'))
+        if self.reserve >= self.memory:
+            raise ClusterError(
+                f'Device "{label}": reserve: expected less than its memory, {self.memory:g} bytes, got {self.reserve:g}'
+            )
         object.__setattr__(self, "launch_overhead", not_negative(launch_overhead, f'Device "{label}": launch_overhead'))
+
+    @property
+    def usable_memory(self) -> float:
+        """Bytes that the training job may use."""
+        return self.memory - self.reserve
+
+    def lacks(self, dtype: str) -> bool:
+        """Whether it is known to have no fast instructions for an element type, such as ``"bfloat16"``."""
+        known = canonical_name(self.name)
+        return known is not None and ACCELERATORS[known].lacks(dtype)
 
     @property
     def speed(self) -> float:
@@ -91,7 +115,7 @@ class Device:
         flops = self.flops["default"] if set(self.flops) == {"default"} else self.flops
         return (
             f'Device("{self.name}", flops={flops!r}, memory_bandwidth={self.memory_bandwidth!r}, '
-            f"memory={self.memory!r}, launch_overhead={self.launch_overhead!r})"
+            f"memory={self.memory!r}, reserve={self.reserve!r}, launch_overhead={self.launch_overhead!r})"
         )
 
 

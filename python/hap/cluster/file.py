@@ -45,12 +45,18 @@ def decode(text: str | bytes, source: str) -> Cluster:
 
 def _write_group(cluster: Cluster) -> dict[str, Any]:
     return {
-        "link": {"bandwidth": cluster.link.bandwidth, "latency": cluster.link.latency},
+        "link": _write_link(cluster.link),
         "members": [
             {"group": _write_group(member)} if isinstance(member, Cluster) else {"device": _write_device(member)}
             for member in cluster.members
         ],
     }
+
+
+def _write_link(link: Link) -> dict[str, Any]:
+    figures: dict[str, Any] = {"bandwidth": link.bandwidth, "latency": link.latency}
+    named = {} if link.name is None else {"name": link.name}
+    return figures | named | ({"assumed": True} if link.assumed else {})
 
 
 def _write_device(device: Device) -> dict[str, Any]:
@@ -59,6 +65,7 @@ def _write_device(device: Device) -> dict[str, Any]:
         "flops": device.flops,
         "memory_bandwidth": device.memory_bandwidth,
         "memory": device.memory,
+        **({"reserve": device.reserve} if device.reserve else {}),
         "launch_overhead": device.launch_overhead,
     }
 
@@ -87,16 +94,27 @@ def _read_cost(value: object, path: str) -> CollectiveCost:
 
 def _read_group(value: object, path: str) -> Cluster:
     group = _object(value, path, required=("link", "members"))
-    link = _object(group["link"], f"{path}.link", required=("bandwidth", "latency"))
     members = group["members"]
     if not isinstance(members, list) or not members:
         raise ClusterError(f"{path}.members: expected a list of at least one member, got {_shown(members)}")
     return Cluster(
         [_read_member(member, f"{path}.members[{position}]") for position, member in enumerate(members)],
-        link=Link(
-            bandwidth=positive(link["bandwidth"], f"{path}.link.bandwidth"),
-            latency=not_negative(link["latency"], f"{path}.link.latency"),
-        ),
+        link=_read_link(group["link"], f"{path}.link"),
+    )
+
+
+def _read_link(value: object, path: str) -> Link:
+    link = _object(value, path, required=("bandwidth", "latency"), optional=("name", "assumed"))
+    name, assumed = link.get("name"), link.get("assumed", False)
+    if "name" in link and not isinstance(name, str):
+        raise ClusterError(f"{path}.name: expected a string, got {_shown(name)}")
+    if not isinstance(assumed, bool):
+        raise ClusterError(f"{path}.assumed: expected true or false, got {_shown(assumed)}")
+    return Link(
+        name,
+        bandwidth=positive(link["bandwidth"], f"{path}.bandwidth"),
+        latency=not_negative(link["latency"], f"{path}.latency"),
+        assumed=assumed,
     )
 
 
@@ -110,7 +128,8 @@ def _read_member(value: object, path: str) -> Device | Cluster:
 
 
 def _read_device(value: object, path: str) -> Device:
-    device = _object(value, path, required=("name", "flops", "memory_bandwidth", "memory", "launch_overhead"))
+    required = ("name", "flops", "memory_bandwidth", "memory", "launch_overhead")
+    device = _object(value, path, required=required, optional=("reserve",))
     if not isinstance(device["name"], str):
         raise ClusterError(f"{path}.name: expected a string, got {_shown(device['name'])}")
     flops = device["flops"]
@@ -126,6 +145,7 @@ def _read_device(value: object, path: str) -> Device:
         flops={name: positive(rate, f"{path}.flops.{name}") for name, rate in flops.items()},
         memory_bandwidth=positive(device["memory_bandwidth"], f"{path}.memory_bandwidth"),
         memory=positive(device["memory"], f"{path}.memory"),
+        reserve=not_negative(device.get("reserve", 0.0), f"{path}.reserve"),
         launch_overhead=not_negative(device["launch_overhead"], f"{path}.launch_overhead"),
     )
 

@@ -259,14 +259,14 @@ def machine(cluster: Cluster) -> Machine:
     devices = cluster.devices
     figures = [_figures(device) for device in devices]
     return Machine(
-        capacity=tuple(device.memory for device in devices),
+        capacity=tuple(device.usable_memory for device in devices),
         speeds=tuple(device.speed for device in devices),
         kinds=tuple(figures.index(figure) for figure in figures),
     )
 
 
 def _figures(device: Device) -> tuple[object, ...]:
-    return (device.flops, device.memory_bandwidth, device.memory, device.launch_overhead)
+    return (device.flops, device.memory_bandwidth, device.usable_memory, device.launch_overhead)
 
 
 def parse_program(text: str) -> Program:

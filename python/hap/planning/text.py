@@ -19,6 +19,7 @@ from hap.program import Compute, Convert, Free, InputInstruction, Placements, Pr
 from hap.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
+    from hap.cluster import Link
     from hap.planning.plan import Obstacle, Plan
 
 
@@ -76,6 +77,8 @@ def _lines(program: Program) -> Iterator[str]:
 def _header(plan: Plan) -> Iterator[str]:
     devices = plan.cluster.devices
     yield f"# {len(devices)} device{'s' * (len(devices) != 1)}: {', '.join(_counted(each.name for each in devices))}"
+    for link in dict.fromkeys(plan.cluster.links):
+        yield f"# {'no link given, assumed' if link.assumed else 'link'}: {_described(link)}"
     yield (
         f"# predicted step {seconds_text(plan.predicted_time)}, at least {seconds_text(plan.lower_bound)} "
         f"(optimality gap {plan.optimality_gap:.2%}, search gap {plan.search_gap:.2%}, "
@@ -94,7 +97,7 @@ def _header(plan: Plan) -> Iterator[str]:
         for name, placements in pins.items():
             yield f"# {title} {name or 'the whole model'}: {' or '.join(placements)}"
     limits = (
-        f"{bytes_text(used)} of {bytes_text(device.memory)}"
+        f"{bytes_text(used)} of {bytes_text(device.usable_memory)}"
         for used, device in zip(plan.predicted_memory, devices, strict=True)
     )
     yield f"# predicted memory: {', '.join(limits)}"
@@ -109,6 +112,11 @@ def _header(plan: Plan) -> Iterator[str]:
     for (target, source), names in places.items():
         where = f" at {source}" if source else ""
         yield f"# no rule, whole on every device: {target.removesuffix('.default')} ({', '.join(names)}){where}"
+
+
+def _described(link: Link) -> str:
+    figures = f"{bytes_text(link.bandwidth)}/s after {seconds_text(link.latency)}"
+    return figures if link.name is None else f"{link.name}, {figures}"
 
 
 def _axes(program: Program) -> list[str]:
