@@ -86,11 +86,21 @@ def test_a_plan_prints_a_header_and_the_program():
     assert "%x: R = input" + program == TEXT
     assert header.splitlines() == [
         "# 3 devices: 2 x V100, device",
+        "# link: 1 GB/s, latency 10 us",
         "# predicted step 12.3 ms, at least 12 ms (optimality gap 2.50%, search gap 0.00%, lost to rounding 0.10%)",
         "# baselines: ddp_even 20 ms, zero3_even does not fit, tensor_even not possible here",
-        "# predicted memory: 1.00 GiB of 14.90 GiB, 1.00 GiB of 14.90 GiB, 1.00 MiB of 8.00 GiB",
+        "# predicted memory: 1.00 GiB of 13.97 GiB, 1.00 GiB of 13.97 GiB, 1.00 MiB of 8.00 GiB",
         "# split 4 4 0: batch",
         "# split 1 1 1: hidden",
+    ]
+
+
+def test_an_assumed_link_is_printed():
+    hosts = Cluster([Cluster(["V100"]), Cluster(["V100", "T4"])])
+    plan = msgspec.structs.replace(make(), description=json.loads(hosts.to_json()))
+    assert str(plan).splitlines()[1:3] == [
+        "# no link given, assumed: 10GbE, 1.25 GB/s, latency 50 us",
+        "# no link given, assumed: PCIe 3, 7.88 GB/s, latency 20 us",
     ]
 
 
@@ -101,7 +111,7 @@ def test_operators_without_a_rule_print_by_target_and_line():
         Replicated("split_1", "aten.split.Tensor", "model.py:3: x.split(2)"),
     )
     plan = msgspec.structs.replace(make(), replicated=replicated)
-    assert str(plan).splitlines()[6:8] == [
+    assert str(plan).splitlines()[7:9] == [
         "# no rule, whole on every device: aten.split.Tensor (split, split_1) at model.py:3: x.split(2)",
         "# no rule, whole on every device: my.op (a)",
     ]

@@ -13,6 +13,7 @@ import torch
 
 from hap.cluster import Cluster, Device
 from hap.errors import PlanError
+from hap.planning.element_types import warn_of_slow_types
 from hap.planning.engine import Limits, parse_program
 from hap.planning.optimisers import Optimiser
 from hap.planning.outer import Found, search
@@ -168,6 +169,7 @@ def plan_axes(
 def make_plan(problem: Problem, found: Found, axes: AxisGraph) -> Plan:
     """What the search found for this graph, as a plan."""
     engine, best = problem.engine, found.best
+    warn_of_slow_types(engine, best, axes)
     cluster = engine.cluster.to_json()
     seconds = best.simulation.seconds
     stage = Stage(

@@ -115,7 +115,7 @@ def _header(plan: Plan) -> Iterator[str]:
 
 
 def _described(link: Link) -> str:
-    figures = f"{bytes_text(link.bandwidth)}/s after {seconds_text(link.latency)}"
+    figures = f"{link.bandwidth / 1e9:.3g} GB/s, latency {seconds_text(link.latency)}"
     return figures if link.name is None else f"{link.name}, {figures}"
 
 

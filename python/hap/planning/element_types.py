@@ -1,0 +1,82 @@
+"""Element types that a device has no fast instructions for: what they cost is known before training, and said then."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from hap.cluster import Cluster, Device
+from hap.planning.engine import Engine
+from hap.rules.costs import dtype_name, speed_dtype
+from hap.units import listed, seconds_text
+
+if TYPE_CHECKING:
+    from hap.planning.problem import Candidate
+    from hap.rules import AxisGraph
+
+_log = logging.getLogger("hap")
+
+# An element type counts where this part of all arithmetic is done in it.
+WORTH_MENTIONING = 0.01
+
+
+def warn_of_slow_types(engine: Engine, best: Candidate, axes: AxisGraph) -> None:
+    """Warns of each element type that devices of the plan lack, with the predicted cost.
+
+    The cost is the difference to the same plan where these devices compute as fast as in the fastest type that they
+    have: float16 on a V100 that is asked for bfloat16, float32 on a GTX 1080 that is asked for float16.
+    """
+    for dtype in _types(axes):
+        lacking = [rank for rank, device in enumerate(engine.cluster.devices) if device.lacks(dtype)]
+        if not lacking:
+            continue
+        devices = engine.cluster.devices
+        names = listed(dict.fromkeys(devices[rank].name for rank in lacking))
+        better = Engine(engine.graph, _faster(engine.cluster, dtype), optimiser_tensors=engine.optimiser_tensors)
+        seconds, least = best.simulation.seconds, better.simulate(best.program, best.splits).seconds
+        others = listed(dict.fromkeys(_fastest(devices[rank]) for rank in lacking))
+        _log.warning(
+            "%s: no fast instructions for %s. Of the predicted %s a step, that costs %s, or more where the kernels "
+            "convert; these would be saved in %s",
+            names,
+            dtype,
+            seconds_text(seconds),
+            seconds_text(max(0.0, seconds - least)),
+            others,
+        )
+
+
+def _types(axes: AxisGraph) -> list[str]:
+    """The 16-bit element types that a noticeable part of the arithmetic is done in."""
+    flops: dict[str, float] = defaultdict(float)
+    for call, count in zip(axes.calls, axes.flops, strict=True):
+        flops[dtype_name(speed_dtype(call))] += count
+    return [dtype for dtype in ("bfloat16", "float16") if flops[dtype] > WORTH_MENTIONING * sum(flops.values())]
+
+
+def _fastest(device: Device) -> str:
+    """The element type that takes the place of one that the device lacks."""
+    have = [dtype for dtype in ("float32", "float16", "bfloat16") if not device.lacks(dtype)]
+    return max(have, key=lambda dtype: device.flops[dtype])
+
+
+def _faster(cluster: Cluster, dtype: str) -> Cluster:
+    """The cluster as it would be if no device lacked the type."""
+
+    def mended(member: Device | Cluster) -> Device | Cluster:
+        if isinstance(member, Cluster):
+            return Cluster([mended(inner) for inner in member.members], link=member.link)
+        if not member.lacks(dtype):
+            return member
+        return Device(
+            member.name,
+            flops=member.flops | {dtype: member.flops[_fastest(member)]},
+            memory_bandwidth=member.memory_bandwidth,
+            memory=member.memory,
+            reserve=member.reserve,
+            launch_overhead=member.launch_overhead,
+        )
+
+    members = [mended(member) for member in cluster.members]
+    return Cluster(members, link=cluster.link, overlap=cluster.overlap, collectives=cluster.collectives)

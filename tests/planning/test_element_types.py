@@ -1,0 +1,53 @@
+"""Warnings of element types that a device lacks."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import hap
+
+
+class Model(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).to(dtype)
+
+    def forward(self, x):
+        return self.layers(x).float().square().mean()
+
+
+def warnings_of(caplog, dtype, *devices):
+    with caplog.at_level(logging.WARNING, logger="hap"):
+        plan = hap.plan(Model(dtype), devices=devices, example_inputs=(torch.randn(4096, 512, dtype=dtype),))
+    return plan, [record.message for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "other"),
+    [(torch.bfloat16, "V100", "float16"), (torch.float16, "GTX 1080", "float32"), (torch.bfloat16, "P100", "float16")],
+)
+def test_a_missing_type_is_warned_of_with_its_cost(caplog, dtype, device, other):
+    plan, (message,) = warnings_of(caplog, dtype, "A100-80GB", device)
+    name = str(dtype).removeprefix("torch.")
+    assert message.startswith(f"{device}: no fast instructions for {name}. Of the predicted ")
+    assert message.endswith(f"would be saved in {other}")
+    assert hap.units.seconds_text(plan.predicted_time) in message
+
+
+def test_the_cost_is_that_of_computing_in_the_other_type(caplog):
+    # One device: no plan avoids it. Of 16-bit products, a GTX 1080 computes in float16 at a 64th of its rate.
+    plan, (message,) = warnings_of(caplog, torch.float16, "GTX 1080")
+    flops = 6 * 2 * 4096 * 512 * 512 - 2 * 4096 * 512 * 512  # the input has no gradient
+    slow, fast = flops / (8.9e12 / 64), flops / 8.9e12
+    assert f"that costs {hap.units.seconds_text(slow - fast)[:2]}" in message
+    assert plan.predicted_time > slow
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device"), [(torch.float32, "GTX 1080"), (torch.float16, "V100"), (torch.bfloat16, "RTX 3090")]
+)
+def test_nothing_is_said_where_the_type_is_there(caplog, dtype, device):
+    _, messages = warnings_of(caplog, dtype, "A100-80GB", device)
+    assert not messages
