@@ -222,22 +222,46 @@ fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
     storages.list
 }
 
-/// The instruction at which a device holds the most; the first of several.
-fn busiest(local: &Local, program: &ValidProgram, storages: &[Storage]) -> usize {
+/// The bytes that a device holds at each instruction, beside optimiser state and buffers.
+fn held(local: &Local, program: &ValidProgram, storages: &[Storage]) -> Vec<f64> {
     let mut change = vec![0.0; program.steps.len() + 1];
     for storage in storages {
         let bytes = local.bytes(&program.values[storage.value]);
         change[storage.born] += bytes;
         change[storage.dies + 1] -= bytes;
     }
-    let (mut held, mut most, mut moment) = (0.0, f64::NEG_INFINITY, 0);
-    for (position, change) in change[..program.steps.len()].iter().enumerate() {
-        held += change;
-        if held > most {
-            (most, moment) = (held, position);
-        }
+    change.pop();
+    let mut held = 0.0;
+    for bytes in &mut change {
+        held += *bytes;
+        *bytes = held;
     }
-    moment
+    change
+}
+
+/// The instruction at which a device holds the most; the first of several.
+fn busiest(local: &Local, program: &ValidProgram, storages: &[Storage]) -> usize {
+    let held = held(local, program, storages);
+    (1..held.len()).fold(0, |most, moment| if held[moment] > held[most] { moment } else { most })
+}
+
+/// By device and instruction: all bytes that it holds, the optimiser's state and the largest buffer included.
+pub fn over_program(
+    graph: &Graph,
+    shares: &Shares,
+    devices: usize,
+    program: &ValidProgram,
+    optimiser_tensors: u32,
+) -> Vec<Vec<f64>> {
+    let storages = storages(graph, program);
+    let peaks = peaks(graph, shares, devices, program, optimiser_tensors);
+    let lines = peaks.iter().enumerate().map(|(device, peak)| {
+        let local = Local { graph, shares, device };
+        let always = peak.parts.optimiser + peak.parts.buffers;
+        let held = held(&local, program, &storages);
+        held.into_iter().map(|bytes| bytes + always).collect()
+    });
+    lines.collect()
 }
 
 /// What one device holds of values.

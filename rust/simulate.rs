@@ -36,7 +36,7 @@ use crate::validate::{Step, ValidProgram};
 pub struct Options {
     /// Tensors that the optimiser keeps per parameter; 2 for Adam.
     pub optimiser_tensors: u32,
-    /// Whether to list what each stream does when.
+    /// Whether to list what each stream does when, and what memory is held.
     pub timeline: bool,
     /// How many of the largest holders of memory at a device's peak to list.
     pub holders: usize,
@@ -96,6 +96,9 @@ pub struct Simulation {
     /// What each stream does, in program order; empty unless it was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Event>,
+    /// By device, seconds since the step began and the bytes held from then on; empty unless the timeline was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_timeline: Vec<Vec<(f64, f64)>>,
 }
 
 /// Simulates a step of a program under shares (one list per axis of the graph, one fraction per device).
@@ -108,7 +111,16 @@ pub fn simulate(
 ) -> Simulation {
     let costs = CostModel::new(graph, cluster, shares);
     let mut run = Run::new(graph, &costs, program, options.timeline);
-    program.steps.iter().for_each(|step| run.step(step));
+    let mut begins = vec![Vec::new(); costs.devices()];
+    for step in &program.steps {
+        run.step(step);
+        if options.timeline {
+            run.begun
+                .iter()
+                .zip(&mut begins)
+                .for_each(|(begun, begins)| begins.push(*begun));
+        }
+    }
     let peaks = memory::peaks(graph, shares, costs.devices(), program, options.optimiser_tensors);
     let holders = match options.holders {
         0 => Vec::new(),
@@ -130,7 +142,35 @@ pub fn simulate(
         memory_parts,
         holders,
         timeline: run.timeline,
+        memory_timeline: match options.timeline {
+            true => memory_timeline(graph, shares, program, options.optimiser_tensors, &begins),
+            false => Vec::new(),
+        },
     }
+}
+
+/// By device, when the bytes held change, and to what. An instruction's memory is held from its begin.
+fn memory_timeline(
+    graph: &Graph,
+    shares: &Shares,
+    program: &ValidProgram,
+    optimiser_tensors: u32,
+    begins: &[Vec<f64>],
+) -> Vec<Vec<(f64, f64)>> {
+    let held = memory::over_program(graph, shares, begins.len(), program, optimiser_tensors);
+    let lines = begins.iter().zip(held).map(|(begins, held)| {
+        let mut line: Vec<(f64, f64)> = Vec::new();
+        for (&begin, bytes) in begins.iter().zip(held) {
+            match line.last_mut() {
+                // What happens at one time counts with its most.
+                Some(last) if last.0 == begin => last.1 = last.1.max(bytes),
+                _ => line.push((begin, bytes)),
+            }
+        }
+        line.dedup_by(|next, one| next.1 == one.1);
+        line
+    });
+    lines.collect()
 }
 
 struct Run<'a> {
@@ -145,6 +185,8 @@ struct Run<'a> {
     collectives: Vec<(f64, f64)>,
     /// By device: the first of [`Self::collectives`] that may end after its clock.
     pending: Vec<usize>,
+    /// By device: when the last instruction began; never before the one ahead of it.
+    begun: Vec<f64>,
     /// By value and device: when it is there.
     ready: Vec<Vec<f64>>,
     compute: Vec<f64>,
@@ -164,6 +206,7 @@ impl<'a> Run<'a> {
             network: 0.0,
             collectives: Vec::new(),
             pending: vec![0; devices],
+            begun: vec![0.0; devices],
             ready: vec![vec![0.0; devices]; program.values.len()],
             compute: vec![0.0; devices],
             communication: 0.0,
@@ -212,6 +255,7 @@ impl<'a> Run<'a> {
         self.network = end;
         self.communication += seconds;
         self.collectives.push((start, end));
+        self.begun.iter_mut().for_each(|begun| *begun = begun.max(start));
         if self.record {
             for device in 0..self.clock.len() {
                 self.timeline.push(Event {
@@ -258,6 +302,7 @@ impl<'a> Run<'a> {
                 let pending = &mut self.pending[device];
                 (start, done) = advance(&self.collectives, pending, self.costs.overlap(), ready, seconds);
                 self.clock[device] = done;
+                self.begun[device] = self.begun[device].max(start);
                 self.compute[device] += seconds;
                 if self.record {
                     let (stream, name) = (Stream::Computation, node.name.clone());

@@ -4,6 +4,7 @@ from hap import errors
 from hap.cluster import Cluster, Device, Link
 from hap.planning.api import plan
 from hap.planning.plan import Plan
+from hap.planning.simulated import SimulatedStep, simulate
 from hap.rules.register import register_rule, unregister_rule
 from hap.runtime.check import CheckResult, check
 from hap.runtime.module import parallelize
@@ -19,11 +20,13 @@ __all__ = [
     "Link",
     "Plan",
     "ShardedTensor",
+    "SimulatedStep",
     "check",
     "errors",
     "parallelize",
     "plan",
     "register_rule",
+    "simulate",
     "trace",
     "unregister_rule",
 ]

@@ -66,8 +66,8 @@ class Graph:
             ``{"seconds", "compute": [seconds per device], "communication": seconds, "memory": [bytes per device],
             "memory_parts": [{"parameters", "gradients", "optimiser", "activations", "buffers"}],
             "holders": [[{"part", "tensor", "placement", "bytes"}] per device],
-            "timeline": [{"device", "stream": "computation" | "communication", "name", "start", "end"}]}``, the last
-            two only if asked for.
+            "timeline": [{"device", "stream": "computation" | "communication", "name", "start", "end"}],
+            "memory_timeline": [[[seconds, bytes held from then on]] per device]}``, the last three only if asked for.
         """
 
     def stages(self, cluster: str, program: str, shares: str, options: str = "{}") -> str:

@@ -213,7 +213,7 @@ fn an_uneven_padded_gather_moves_the_largest_share() {
         let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
         close(step.seconds, expected);
         close(step.communication, expected);
-        assert!(step.timeline.is_empty());
+        assert!(step.timeline.is_empty() && step.memory_timeline.is_empty());
     }
 }
 
@@ -335,6 +335,11 @@ proptest! {
                 }
                 prop_assert!(end <= step.seconds);
             }
+            let line = &step.memory_timeline[device];
+            prop_assert!(line.is_sorted_by(|one, next| one.0 < next.0 && one.1 != next.1));
+            prop_assert!(line.iter().all(|point| (0.0..=step.seconds).contains(&point.0)));
+            let most = line.iter().map(|point| point.1).fold(0.0, f64::max);
+            prop_assert!((most - step.memory[device]).abs() <= 1e-9 * most, "{most}, {}", step.memory[device]);
         }
     }
 }

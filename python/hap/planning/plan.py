@@ -152,6 +152,14 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             raise PlanError(f"{source}: {error}") from error
         return msgspec.structs.replace(plan, synthesis_time=None)
 
+    def check_graph(self, fingerprint: str) -> None:
+        """Raises ``PlanError`` unless the plan was made for the graph that has this fingerprint."""
+        if self.fingerprints.graph != fingerprint:
+            raise PlanError(
+                "the plan was made for another module, for inputs of other shapes (or, where the forward inspects "
+                "them, of other values), or by another version of torch: plan again with hap.plan"
+            )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file."""
         Path(path).write_text(self.to_json(), encoding="utf-8")

@@ -235,12 +235,7 @@ def signed(seed: int) -> int:
 
 
 def _check_plan(plan: Plan, axes: AxisGraph, cluster: Cluster) -> None:
-    if plan.fingerprints.graph != axes.fingerprint:
-        raise PlanError(
-            "the plan was made for another module, for inputs of other shapes (or, where the forward inspects them, of "
-            "other values), or by another version of torch: "
-            "plan again with hap.plan"
-        )
+    plan.check_graph(axes.fingerprint)
     if plan.cluster.to_json() != cluster.to_json():
         raise PlanError("the plan was made for other devices: pass devices=plan.cluster, or plan again")
 

@@ -1,0 +1,125 @@
+"""A plan's step by the clock: what each device computes and sends when, and the memory that it holds meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+
+from hap.balance import MemoryParts
+from hap.cluster import Cluster, Device
+from hap.errors import PlanError
+from hap.planning.plan import Plan
+
+STREAMS = ("computation", "communication")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """What a stream of a device does from ``start`` to ``end``, in seconds since the step began."""
+
+    device: int
+    stream: Literal["computation", "communication"]
+    name: str
+    start: float
+    end: float
+
+
+class SimulatedStep(msgspec.Struct, frozen=True):
+    """One simulated training step.
+
+    Attributes:
+        seconds: the step's time.
+        compute: seconds of computation by device, waiting excluded.
+        communication: seconds of all collectives.
+        memory: peak bytes by device.
+        memory_parts: what the peak is made of.
+        timeline: what the streams do when, in program order.
+        memory_timeline: by device, seconds since the step began and the bytes held from then on. The optimiser's state
+            and the largest communication buffer count all the time.
+    """
+
+    seconds: float
+    compute: tuple[float, ...]
+    communication: float
+    memory: tuple[float, ...]
+    memory_parts: tuple[MemoryParts, ...]
+    timeline: tuple[Event, ...]
+    memory_timeline: tuple[tuple[tuple[float, float], ...], ...]
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The timeline as the Trace Event Format, which Perfetto and Chrome's ``about:tracing`` show.
+
+        Devices are processes and their streams threads; memory is a counter. Times are in microseconds.
+        """
+        return {"displayTimeUnit": "ms", "traceEvents": list(self._trace_events())}
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes :meth:`chrome_trace` to a file, as JSON: open it at https://ui.perfetto.dev."""
+        Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+
+    def _trace_events(self) -> Iterator[dict[str, Any]]:
+        for device in range(len(self.memory)):
+            yield {"ph": "M", "name": "process_name", "pid": device, "args": {"name": f"device {device}"}}
+            for thread, stream in enumerate(STREAMS):
+                yield {"ph": "M", "name": "thread_name", "pid": device, "tid": thread, "args": {"name": stream}}
+        for event in self.timeline:
+            yield {
+                "ph": "X",
+                "name": event.name,
+                "cat": event.stream,
+                "pid": event.device,
+                "tid": STREAMS.index(event.stream),
+                "ts": 1e6 * event.start,
+                "dur": 1e6 * (event.end - event.start),
+            }
+        for device, line in enumerate(self.memory_timeline):
+            for start, size in line:
+                yield {"ph": "C", "name": "memory", "pid": device, "ts": 1e6 * start, "args": {"bytes": size}}
+
+
+def simulate(
+    plan: Plan,
+    module: torch.nn.Module,
+    *,
+    example_inputs: Sequence[Any] = (),
+    example_kwargs: Mapping[str, Any] | None = None,
+    devices: Cluster | Sequence[str | Device | Cluster] | None = None,
+) -> SimulatedStep:
+    """One step of a plan, as the search predicts it, with its timeline. Needs no devices and no process group.
+
+    Args:
+        plan: the plan.
+        module: the module that it was made for.
+        example_inputs: as for :func:`hap.plan`.
+        example_kwargs: as for :func:`hap.plan`.
+        devices: as many others as the plan has, to see what it would take there; by default the plan's.
+
+    Raises:
+        PlanError: the plan was made for another module or other inputs, or the number of devices is another.
+        ClusterError: a device is unknown or a figure is wrong.
+        TraceError: the module or the inputs cannot be traced.
+    """
+    from hap import _core
+    from hap.rules import annotate
+    from hap.trace import trace
+
+    cluster = plan.cluster if devices is None else Cluster.of(devices)
+    if len(cluster.devices) != len(plan.cluster.devices):
+        raise PlanError(
+            f"simulate: devices: expected {len(plan.cluster.devices)}, as the plan has, got {len(cluster.devices)}"
+        )
+    axes = annotate(trace(module, example_inputs, example_kwargs))
+    plan.check_graph(axes.fingerprint)
+    options = {"optimiser_tensors": plan.optimiser_tensors, "timeline": True}
+    reply = _core.Graph(axes.to_json()).simulate(
+        cluster.to_json(),
+        msgspec.json.encode(plan.program).decode(),
+        msgspec.json.encode(plan.splits).decode(),
+        json.dumps(options),
+    )
+    return msgspec.json.decode(reply, type=SimulatedStep)

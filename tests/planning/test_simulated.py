@@ -1,0 +1,61 @@
+"""The timeline of a plan."""
+
+import json
+
+import pytest
+import torch
+
+import hap
+from hap.cluster import Link
+from hap.errors import PlanError
+from tests import models
+
+CLUSTER = hap.Cluster(["V100", "V100", "P100"], link=Link(bandwidth=1e9, latency=1e-5))
+
+
+@pytest.fixture(scope="module")
+def planned():
+    module, inputs, _ = models.mlp(batch=48)
+    return module, inputs, hap.plan(module, devices=CLUSTER, example_inputs=inputs, required_axis="batch")
+
+
+def test_the_timeline_is_that_of_the_plan(planned):
+    module, inputs, plan = planned
+    step = hap.simulate(plan, module, example_inputs=inputs)
+    assert step.seconds == plan.predicted_time
+    assert max(event.end for event in step.timeline) == step.seconds
+    for device, (line, peak) in enumerate(zip(step.memory_timeline, step.memory, strict=True)):
+        assert max(size for _, size in line) == pytest.approx(peak)
+        busy = [
+            event.end - event.start
+            for event in step.timeline
+            if (event.device, event.stream) == (device, "computation")
+        ]
+        assert sum(busy) == pytest.approx(step.compute[device])
+
+
+def test_the_trace_is_what_perfetto_reads(planned, tmp_path):
+    module, inputs, plan = planned
+    step = hap.simulate(plan, module, example_inputs=inputs)
+    step.save_trace(tmp_path / "step.json")
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    by_phase = {phase: [event for event in events if event["ph"] == phase] for phase in "MXC"}
+    assert sum(map(len, by_phase.values())) == len(events)
+    assert {(event["pid"], event["tid"]) for event in by_phase["X"]} <= {(d, t) for d in range(3) for t in range(2)}
+    assert max(event["ts"] + event["dur"] for event in by_phase["X"]) == pytest.approx(1e6 * step.seconds)
+    assert len(by_phase["X"]) == len(step.timeline)
+    assert {event["pid"] for event in by_phase["C"]} == {0, 1, 2}
+
+
+def test_a_plan_can_be_simulated_elsewhere(planned):
+    module, inputs, plan = planned
+    slow = hap.Cluster(CLUSTER.devices, link=Link(bandwidth=1e6, latency=1e-3))
+    assert hap.simulate(plan, module, example_inputs=inputs, devices=slow).seconds > plan.predicted_time
+    with pytest.raises(PlanError, match="simulate: devices: expected 3, as the plan has, got 1"):
+        hap.simulate(plan, module, example_inputs=inputs, devices=["V100"])
+
+
+def test_a_plan_of_another_module_is_refused(planned):
+    _, _, plan = planned
+    with pytest.raises(PlanError, match="the plan was made for another module"):
+        hap.simulate(plan, torch.nn.Linear(2, 2), example_inputs=(torch.ones(2, 2),))
