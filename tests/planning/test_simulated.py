@@ -31,7 +31,8 @@ def test_the_timeline_is_that_of_the_plan(planned):
             for event in step.timeline
             if (event.device, event.stream) == (device, "computation")
         ]
-        assert sum(busy) == pytest.approx(step.compute[device])
+        # An operator that a collective interrupts lasts longer than its work.
+        assert sum(busy) >= step.compute[device] * (1 - 1e-9)
 
 
 def test_the_trace_is_what_perfetto_reads(planned, tmp_path):
