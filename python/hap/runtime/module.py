@@ -17,6 +17,7 @@ from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
 from hap.runtime.collectives import Along
 from hap.runtime.group import Group
+from hap.runtime.hardware import check_hardware
 from hap.runtime.local_inputs import LocalInput
 from hap.runtime.placing import Layout
 from hap.runtime.schedule import Property
@@ -168,7 +169,8 @@ def parallelize(
         optimiser: what will train the parameters, for the prediction of memory, as for :func:`hap.plan`.
 
     Raises:
-        RuntimeMismatchError: the number of processes is not that of the devices, or the ranks differ.
+        RuntimeMismatchError: the number of processes is not that of the devices, an accelerator is another one than
+            planned for or has less memory free, or the ranks differ.
         TraceError: the module cannot be captured.
         PlanError: no plan fits, or constraints conflict.
         HapError: the module cannot be taken.
@@ -214,6 +216,7 @@ def parallelize(
 
     seed = control.settle(lambda: signed(torch.initial_seed()), "agreeing on a seed")
     session = control.together(lambda: Session(module, cluster, control, group, make_plan, seed), "taking the module")
+    check_hardware(control, cluster, session.device)
     module._hap_session = session  # type: ignore[assignment]
     kind = type(module)
     module.__class__ = type(f"Parallel{kind.__name__}", (ParallelModule, kind), {"__module__": kind.__module__})
