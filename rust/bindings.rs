@@ -3,7 +3,7 @@
 //! Every method releases the interpreter's lock while it works, and turns every error of the core into a
 //! `ValueError`. Those that may take long answer Ctrl-C, and report to a callback.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
@@ -19,7 +19,7 @@ use crate::random::{Stream, Window};
 use crate::shares::{NamedShares, from_fractions, from_splits};
 use crate::simulate::{Options, simulate};
 use crate::stages::stages;
-use crate::synthesis::solver::{self, Instance, Limits, Solution, SolveError, WarmStart};
+use crate::synthesis::solver::{self, Instance, Limits, SolveError, WarmStart};
 use crate::synthesis::{self, Request, SynthesisError};
 use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
@@ -166,57 +166,67 @@ impl PyWarmStart {
     fn new() -> Self {
         Self::default()
     }
+
+    /// The certificate of the last synthesis or solve.
+    fn certificate(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| match self.lock().certificate() {
+            Some(certificate) => certificate.to_json().map_err(value_error),
+            None => Err(PyValueError::new_err(
+                "there is no certificate: pass this warm start to a synthesis or a solve first",
+            )),
+        })
+    }
 }
 
 impl PyWarmStart {
+    fn lock(&self) -> MutexGuard<'_, WarmStart> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Leaves the one that knows nothing: where a synthesis fails, the next one starts anew.
     fn take(&self) -> WarmStart {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.lock())
     }
 
     fn put(&self, start: WarmStart) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = start;
+        *self.lock() = start;
     }
 }
 
 /// Solves a weighted constraint problem exactly.
 #[pyfunction]
-#[pyo3(signature = (problem, limits, progress = None))]
-fn solve(py: Python<'_>, problem: &str, limits: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
+#[pyo3(signature = (problem, limits, progress = None, warm = None))]
+fn solve(
+    py: Python<'_>,
+    problem: &str,
+    limits: &str,
+    progress: Option<Py<PyAny>>,
+    warm: Option<&PyWarmStart>,
+) -> PyResult<String> {
     py.detach(|| {
-        let (solution, seconds) = solution(problem, limits, progress.as_ref())?;
-        write(&Solved {
-            seconds,
-            gap: solution.gap(),
-            assignment: solution.assignment,
-            cost: solution.cost,
-            bound: solution.bound,
-            table_entries: solution.table_entries,
-            states: solution.states,
-        })
-    })
-}
-
-/// The certificate of a weighted constraint problem.
-#[pyfunction]
-#[pyo3(signature = (problem, limits, progress = None))]
-fn certificate(py: Python<'_>, problem: &str, limits: &str, progress: Option<Py<PyAny>>) -> PyResult<String> {
-    py.detach(|| {
-        let (solution, _) = solution(problem, limits, progress.as_ref())?;
-        solution.certificate.to_json().map_err(value_error)
-    })
-}
-
-/// The solution, and the seconds that it took.
-fn solution(problem: &str, limits: &str, progress: Option<&Py<PyAny>>) -> PyResult<(Solution, f64)> {
-    let instance = Instance::from_json(problem)
-        .map_err(|error| PyValueError::new_err(format!("the problem cannot be read: {error}")))?;
-    let limits: Limits = parse("limits", limits)?;
-    check_seconds(&limits)?;
-    observed(progress, move |watch| {
-        let started = Instant::now();
-        let solution = solver::solve_from(&instance.problem, &limits, &WarmStart::default(), watch)?;
-        Ok::<_, SolveError>((solution, started.elapsed().as_secs_f64()))
+        let instance = Instance::from_json(problem)
+            .map_err(|error| PyValueError::new_err(format!("the problem cannot be read: {error}")))?;
+        let limits: Limits = parse("limits", limits)?;
+        let mut start = warm.map(PyWarmStart::take).unwrap_or_default();
+        let (solved, start) = observed(progress.as_ref(), move |watch| {
+            let started = Instant::now();
+            let solution = solver::solve_from(&instance.problem, &limits, &start, watch)?;
+            let solved = Solved {
+                seconds: started.elapsed().as_secs_f64(),
+                gap: solution.gap(),
+                assignment: solution.assignment,
+                cost: solution.cost,
+                bound: solution.bound,
+                table_entries: solution.table_entries,
+                states: solution.states,
+            };
+            start.learn(solution.certificate);
+            Ok::<_, SolveError>((solved, start))
+        })?;
+        if let Some(warm) = warm {
+            warm.put(start);
+        }
+        write(&solved)
     })
 }
 
@@ -261,18 +271,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyWarmStart>()?;
     module.add_class::<PyGraph>()?;
     module.add_function(wrap_pyfunction!(solve, module)?)?;
-    module.add_function(wrap_pyfunction!(certificate, module)?)?;
     module.add_function(wrap_pyfunction!(random_words, module)?)
-}
-
-/// A limit on time must be one that a clock can reach.
-fn check_seconds(limits: &Limits) -> PyResult<()> {
-    match limits.seconds {
-        Some(seconds) if !(0.0..1e9).contains(&seconds) => Err(PyValueError::new_err(format!(
-            "the limit is {seconds} seconds, expected a number from 0 to a billion, or null"
-        ))),
-        _ => Ok(()),
-    }
 }
 
 fn parse<T: DeserializeOwned>(what: &str, json: &str) -> PyResult<T> {

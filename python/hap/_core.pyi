@@ -11,14 +11,22 @@ entries visited, and the variables not yet decided. What it raises ends the call
 from collections.abc import Callable, Sequence
 from typing import final
 
-__all__ = ["Graph", "WarmStart", "certificate", "random_words", "solve"]
+__all__ = ["Graph", "WarmStart", "random_words", "solve"]
 
 @final
 class WarmStart:
-    """What syntheses of one graph leave for later ones."""
+    """What syntheses of one graph, or solves of like problems, leave for later ones."""
 
     def __new__(cls) -> WarmStart:
         """Knows nothing."""
+
+    def certificate(self) -> str:
+        """Why no solution of the last problem costs less than a bound: ``hap-certificate-1``.
+
+        Of a synthesis, the problem is that of :meth:`Graph.problem`. The bound is the one that was returned, unless a
+        search proved more than the steps of a certificate can say. :func:`hap.planning.certificate.check` is a checker.
+        Raises ``ValueError`` where there was none, or the last one failed.
+        """
 
 @final
 class Graph:
@@ -88,7 +96,12 @@ class Graph:
     def validate(self, program: str) -> None:
         """Proves that a program computes this graph; the error names the instruction and what is missing."""
 
-def solve(problem: str, limits: str, progress: Callable[[float, float, int, int], object] | None = None) -> str:
+def solve(
+    problem: str,
+    limits: str,
+    progress: Callable[[float, float, int, int], object] | None = None,
+    warm: WarmStart | None = None,
+) -> str:
     """Solves a weighted constraint problem exactly.
 
     Args:
@@ -96,17 +109,11 @@ def solve(problem: str, limits: str, progress: Callable[[float, float, int, int]
             "costs"}]}``, costs row-major, ``null`` for infinite.
         limits: ``{"table_entries": n, "work": n, "seconds": null | s}``; absent ones take their defaults.
         progress: called now and then.
+        warm: what earlier calls have found; takes up what this one finds, its certificate among it.
 
     Returns:
         ``{"assignment": [label per variable], "cost", "bound", "gap", "seconds", "table_entries", "states"}``; the
         gap is 0 where the assignment is proven optimal.
-    """
-
-def certificate(problem: str, limits: str, progress: Callable[[float, float, int, int], object] | None = None) -> str:
-    """Why no assignment of a weighted constraint problem costs less than a bound: ``hap-certificate-1``.
-
-    The arguments are those of :func:`solve`; :func:`hap.planning.certificate.check` is a checker. The bound is that of
-    :func:`solve`, unless a search proved more than the steps of a certificate can say.
     """
 
 def random_words(

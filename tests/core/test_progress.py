@@ -9,11 +9,14 @@ import sys
 import time
 
 import pytest
+from torch.distributed.tensor import Replicate
 
 import hap
 from hap import _core
 from hap.cluster import Cluster, Link
+from hap.errors import PlanError
 from hap.planning import plan_axes
+from hap.planning.engine import NoProgramError
 from tests import models
 from tests.planning.graphs import axes_of
 
@@ -87,9 +90,10 @@ def test_bounds_rise_costs_fall_and_a_callback_may_end_it():
 def test_the_last_report_is_what_was_found():
     problem = hard(count=40, labels=3, step=4)
     reports = []
-    quiet = _core.certificate(problem, "{}")
-    assert _core.certificate(problem, "{}", lambda *progress: reports.append(progress)) == quiet
-    solution = json.loads(_core.solve(problem, "{}"))
+    quiet, watched = _core.WarmStart(), _core.WarmStart()
+    solution = json.loads(_core.solve(problem, "{}", warm=quiet))
+    _core.solve(problem, "{}", lambda *progress: reports.append(progress), watched)
+    assert watched.certificate() == quiet.certificate()
     assert solution["gap"] == 0.0
     assert reports[-1][:2] == (solution["bound"], solution["cost"])
 
@@ -125,3 +129,24 @@ def test_what_the_callback_of_a_plan_raises_is_raised():
     with pytest.raises(EnoughError):
         hap.plan(module, devices=CLUSTER, example_inputs=args, example_kwargs=kwargs, progress=at_once)
     assert seen == ["tracing"]
+
+
+@pytest.mark.parametrize("phase", ["baselines", "start 1 of 3", "lower bound"])
+@pytest.mark.parametrize("error", [NoProgramError("mine"), KeyboardInterrupt()])
+@pytest.mark.parametrize("at_a_synthesis", [False, True])
+def test_an_error_of_the_callback_is_never_taken_for_one_of_the_search(phase, error, at_a_synthesis):
+    def progress(report):
+        if report.phase == phase and (report.work > 0) == at_a_synthesis:
+            raise error
+
+    axes = axes_of("mlp")
+    with pytest.raises(type(error)) as raised:
+        # With a constraint, a search that finds no program looks for the ones that conflict.
+        plan_axes(axes, CLUSTER, pin={"": Replicate()}, progress=progress)
+    assert raised.value is error
+    assert error.__cause__ is None
+
+
+def test_a_callback_that_cannot_be_called_is_refused_at_once():
+    with pytest.raises(PlanError, match="progress: expected a function of one report, or None, got 5"):
+        hap.plan(models.mlp()[0], devices=CLUSTER, progress=5)

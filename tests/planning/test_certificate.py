@@ -53,11 +53,18 @@ def brute_force(domains, factors):
     return min(map(cost, itertools.product(*map(range, domains))))
 
 
+def solved(problem, limits="{}"):
+    """The certificate of a solve."""
+    warm = _core.WarmStart()
+    _core.solve(problem, limits, warm=warm)
+    return warm.certificate()
+
+
 @given(problems())
 def test_random_problems(problem):
     text, least = problem_text(*problem), brute_force(*problem)
     assume(least < math.inf)
-    certificate = _core.certificate(text, "{}")
+    certificate = solved(text)
     assert check(text, certificate) == pytest.approx(least, abs=1e-9)
     claim = json.loads(certificate)
     claim["certificate"]["bound"] += 1e-6
@@ -69,9 +76,26 @@ def test_random_problems(problem):
 def test_random_graphs(seed):
     axes, machines = random_axes(seed), cluster(seed)
     graph, asked = _core.Graph(axes.to_json()), json.dumps(request(axes, len(machines.devices), seed))
-    problem = graph.problem(machines.to_json(), asked)
-    found = json.loads(graph.synthesise(machines.to_json(), asked))
-    assert check(problem, _core.certificate(problem, "{}")) == pytest.approx(found["cost"], rel=1e-7)
+    warm = _core.WarmStart()
+    found = json.loads(graph.synthesise(machines.to_json(), asked, warm=warm))
+    bound = check(graph.problem(machines.to_json(), asked), warm.certificate())
+    assert bound == pytest.approx(found["bound"], rel=1e-7) == pytest.approx(found["cost"], rel=1e-7)
+
+
+def test_the_certificate_is_that_of_the_last_one():
+    warm = _core.WarmStart()
+    with pytest.raises(ValueError, match="there is no certificate: pass this warm start to a synthesis or a solve"):
+        warm.certificate()
+    one, other = problem_text([2], [([0], [1.0, 2.0])]), problem_text([2], [([0], [4.0, 3.0])])
+    _core.solve(one, "{}", warm=warm)
+    _core.solve(other, "{}", warm=warm)
+    assert check(other, warm.certificate()) == 3.0
+    # The costs are its own, not those of the solve that it was started from.
+    assert warm.certificate() == solved(other)
+    with pytest.raises(ValueError, match="no assignment is allowed"):
+        _core.solve(problem_text([1], [([0], [None])]), "{}", warm=warm)
+    with pytest.raises(ValueError, match="there is no certificate"):
+        warm.certificate()
 
 
 ROWS = re.findall(r"^\| ([\w.]+) \| [\d,]+ \| ([\d.]+) \|", (INSTANCES / "README.md").read_text(), re.MULTILINE)
@@ -86,7 +110,7 @@ def test_problems_of_real_models(name, optimum):
     path = INSTANCES / f"{name}.json.gz"
     text = gzip.decompress(path.read_bytes()).decode()
     if path.stat().st_size < 100_000 or "HAP_TEST_EXAMPLES" in os.environ:
-        assert check(text, _core.certificate(text, "{}")) == pytest.approx(float(optimum), rel=1e-6)
+        assert check(text, solved(text)) == pytest.approx(float(optimum), rel=1e-6)
     else:
         # Large certificates take the checker seconds: they are for `make test-full`.
         solution = json.loads(_core.solve(text, "{}"))
@@ -96,8 +120,8 @@ def test_problems_of_real_models(name, optimum):
 
 def test_a_solve_cut_short_has_a_certificate_of_a_smaller_bound():
     text = ladder()
-    whole = check(text, _core.certificate(text, "{}"))
-    cut = check(text, _core.certificate(text, '{"table_entries": 100, "work": 20000}'))
+    whole = check(text, solved(text))
+    cut = check(text, solved(text, '{"table_entries": 100, "work": 20000}'))
     assert cut < whole
 
 
@@ -111,7 +135,7 @@ def ladder(count=60, labels=4, step=8):
 
 @functools.cache
 def proof():
-    return json.loads(_core.certificate(ladder(), "{}"))
+    return json.loads(solved(ladder()))
 
 
 def tampered(change):
@@ -177,28 +201,58 @@ def test_tampered_certificates_are_refused(change, reason):
         check(ladder(), tampered(change))
 
 
+def another(value, data):
+    """A part of a certificate with another number, another length, or its parts in another order."""
+    if isinstance(value, dict):
+        key = data.draw(st.sampled_from([key for key in value if key != "step"]))
+        return {**value, key: another(value[key], data)}
+    if isinstance(value, float):
+        return value + data.draw(st.floats(-1, 1))
+    if isinstance(value, int):
+        return data.draw(st.integers(0, 60))
+    value, at = list(value), data.draw(st.integers(0, max(len(value) - 1, 0)))
+    match data.draw(st.sampled_from(["change", "delete", "repeat", "swap"])) if value else "add":
+        case "add":
+            return [0]
+        case "change":
+            value[at] = another(value[at], data)
+        case "delete":
+            del value[at]
+        case "repeat":
+            value.insert(data.draw(st.integers(0, len(value))), copy.deepcopy(value[at]))
+        case "swap":
+            other = data.draw(st.integers(0, len(value) - 1))
+            value[at], value[other] = value[other], value[at]
+    return value
+
+
 @given(st.data())
-def test_no_change_of_the_steps_proves_too_high_a_bound(data):
+def test_no_change_proves_too_high_a_bound(data):
     claim = copy.deepcopy(proof())["certificate"]
-    optimum, steps = claim["cost"], claim["steps"]
+    optimum = claim["cost"]
     for _ in range(data.draw(st.integers(1, 3))):
-        at, other = (data.draw(st.integers(0, len(steps) - 1)) for _ in range(2))
-        kind = data.draw(st.sampled_from(["delete", "repeat", "swap", "costs", "labels", "variable"]))
-        if kind == "delete":
-            del steps[at]
-        elif kind == "repeat":
-            steps.insert(other, copy.deepcopy(steps[at]))
-        elif kind == "swap":
-            steps[at], steps[other] = steps[other], steps[at]
-        elif kind == "costs" and "costs" in steps[at]:
-            steps[at]["costs"] = [cost + data.draw(st.floats(-1, 1)) for cost in steps[at]["costs"]]
-        elif kind == "labels" and "labels" in steps[at]:
-            steps[at]["labels"] = data.draw(st.lists(st.integers(0, 3)))
-        elif "variable" in steps[at]:
-            steps[at]["variable"] = data.draw(st.integers(0, 59))
+        claim = another(claim, data)
     claim["bound"] = optimum + 1e-6
     with pytest.raises(CertificateError):
         check(ladder(), json.dumps({"format": "hap-certificate-1", "certificate": claim}))
+
+
+@pytest.mark.parametrize(
+    ("scope", "costs", "reason"),
+    [
+        ([0, 1], [0.0] * 5, r"factor 1: expected 6 costs, got 5"),
+        ([0, 1], [], r"factor 1: expected 6 costs, got 0"),
+        ([], [1.0, 2.0], r"factor 1: expected 1 costs, got 2"),
+        ([1, 1], [0.0] * 9, r"factor 1: expected variables below 2, each once, got \[1, 1\]"),
+        ([0, 2], [0.0] * 4, r"factor 1: expected variables below 2, each once, got \[0, 2\]"),
+        ([0, -1], [0.0] * 6, r"Expected `int` >= 0"),
+    ],
+)
+def test_malformed_problems_are_refused(scope, costs, reason):
+    right = ([0], [1.0, 2.0])
+    claim = solved(problem_text([2, 3], [right]))
+    with pytest.raises(CertificateError, match=reason):
+        check(problem_text([2, 3], [right, (scope, costs)]), claim)
 
 
 def test_other_formats_are_refused():

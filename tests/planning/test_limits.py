@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import re
 
 import pytest
@@ -82,3 +83,23 @@ def test_less_memory_never_makes_a_plan_faster(batch, hidden):
     assert all(less <= more * (1 + 1e-9) for less, more in itertools.pairwise(times))
     assert times[1] == pytest.approx(times[0])
     assert times[-1] == float("inf")
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "1", 2**64, math.inf])
+@pytest.mark.parametrize("name", ["work", "table_entries"])
+def test_limits_that_are_no_counts_are_refused(name, value):
+    with pytest.raises(ValueError, match=rf"limits.{name}: expected a whole number .*, got {value!r}$"):
+        Limits(**{name: value})
+
+
+@pytest.mark.parametrize("value", [-1, -1e-9, math.nan, math.inf, True, "1"])
+def test_limits_that_are_no_times_are_refused(value):
+    with pytest.raises(ValueError, match=rf"limits.seconds: expected a finite number .*, got {value!r}$"):
+        Limits(seconds=value)
+
+
+def test_the_largest_limits_are_limits_of_the_core():
+    axes, most = axes_of("mlp"), Limits(work=2**64 - 1, table_entries=2**64 - 1, seconds=1e300)
+    assert plan_axes(axes, cluster(3e9, 1e9), limits=most).search_gap == 0.0
+    with pytest.raises(PlanError, match=r"limits: expected hap.planning.engine.Limits, or None, got \{'work': 5\}"):
+        plan_axes(axes, cluster(3e9, 1e9), limits={"work": 5})

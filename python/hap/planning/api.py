@@ -83,7 +83,8 @@ def plan(
         forbid: likewise, the placements that they must not have.
         optimiser: what will train the parameters, for the prediction of memory: an optimiser of ``torch.optim``, its
             class, the name of that, or the number of tensors of a parameter's shape that it keeps per parameter.
-        limits: limits of each synthesis; by default there are none that models of usual size meet.
+        limits: limits of each synthesis, :class:`hap.planning.engine.Limits`; by default there are none that models of
+            usual size meet.
         progress: called with a :class:`hap.planning.progress.Report` at each phase of planning, and about every 20 ms
             during a synthesis. What it raises ends planning. It changes nothing about the plan.
 

@@ -4,13 +4,15 @@ A certificate (``hap-certificate-1``) says why no assignment of a weighted const
 than a bound: a list of steps, each of which turns the problem into a simpler one. What each does, and why that proves
 the bound, stands in ``rust/synthesis/solver/certificate.rs``. To check that a synthesis was optimal::
 
-    problem = graph.problem(cluster, request)
-    bound = check(problem, _core.certificate(problem, "{}"))
+    warm = _core.WarmStart()
+    program = graph.synthesise(cluster, request, warm=warm)
+    bound = check(graph.problem(cluster, request), warm.certificate())
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -90,14 +92,14 @@ def check(problem: str | bytes, certificate: str | bytes, tolerance: float = 1e-
         tolerance: costs nearer than this are equal, relative to the cost and to a thousandth of the largest one.
 
     Raises:
-        CertificateError: something does not hold; the error names the step.
+        CertificateError: something does not hold; the error names the step, or what of the problem is malformed.
     """
     try:
         asked = msgspec.json.decode(problem, type=_Problem)
         given = msgspec.json.decode(certificate, type=_File).certificate
     except msgspec.ValidationError as error:
         raise CertificateError(str(error)) from error
-    factors = [_costs(asked, factor) for factor in asked.factors]
+    factors = [_costs(asked.domains, number, factor) for number, factor in enumerate(asked.factors)]
     chosen = given.assignment
     if len(chosen) != len(asked.domains) or any(x >= size for x, size in zip(chosen, asked.domains, strict=True)):
         raise CertificateError("the assignment must give every variable a label of its domain")
@@ -120,11 +122,16 @@ def check(problem: str | bytes, certificate: str | bytes, tolerance: float = 1e-
     return given.bound
 
 
-def _costs(problem: _Problem, factor: _Factor) -> tuple[_Scope, _Costs]:
+def _costs(domains: Sequence[int], number: int, factor: _Factor) -> tuple[_Scope, _Costs]:
     """A factor over its variables in ascending order."""
-    shape = [problem.domains[v] for v in factor.scope]
+    scope = factor.scope
+    if len(set(scope)) < len(scope) or any(v >= len(domains) for v in scope):
+        raise CertificateError(f"factor {number}: expected variables below {len(domains)}, each once, got {list(scope)}")
+    shape = [domains[v] for v in scope]
+    if len(factor.costs) != math.prod(shape):
+        raise CertificateError(f"factor {number}: expected {math.prod(shape)} costs, got {len(factor.costs)}")
     costs = np.array([np.inf if cost is None else cost for cost in factor.costs], dtype=np.float64).reshape(shape)
-    return tuple(sorted(factor.scope)), costs.transpose(np.argsort(factor.scope, kind="stable"))
+    return tuple(sorted(scope)), costs.transpose(np.argsort(scope, kind="stable"))
 
 
 class _Remainder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from hap.errors import PlanError
 from hap.program import Program, Splits
 
 _log = logging.getLogger("hap")
+
+# Numbers of the core have 64 bits.
+MOST = 2**64
 
 Observer = Callable[[float, float, int, int], object]
 """Called during a synthesis with its bound, the cost of its best program, its work, and its open decisions."""
@@ -95,11 +99,31 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Limits of one synthesis; under them the program may not be proven optimal, and its gap says so."""
+    """Limits of one synthesis; under them the program may not be proven optimal, and its gap says so.
+
+    ``None`` is the core's own limit, which models of usual size do not meet; of time there is none.
+
+    Attributes:
+        table_entries: entries of all tables together in one exact elimination; also the memory of a search. 8 bytes each.
+        work: table entries visited, added up over the whole synthesis.
+        seconds: wall-clock time; another machine may then make another plan.
+
+    Raises:
+        PlanError: a limit is not a whole number (``seconds``: a finite number) of at least 0.
+    """
 
     table_entries: int | None = None
     work: int | None = None
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("table_entries", "work"):
+            limit = getattr(self, name)
+            if limit is not None and not (type(limit) is int and 0 <= limit < MOST):
+                raise PlanError(f"limits.{name}: expected a whole number from 0 to 2 ** 64 - 1, or None, got {limit!r}")
+        seconds = self.seconds
+        if seconds is not None and not (type(seconds) in (int, float) and 0.0 <= seconds < math.inf):
+            raise PlanError(f"limits.seconds: expected a finite number of at least 0, or None, got {seconds!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,26 +168,12 @@ class _Holders(msgspec.Struct):
     holders: tuple[tuple[Holder, ...], ...] = ()
 
 
-class _Relay:
-    """An observer that remembers what it raised: that is no error of the core."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-        self.raised: BaseException | None = None
-
-    def __call__(self, bound: float, cost: float, work: int, variables: int) -> None:
-        try:
-            self._observer(bound, cost, work, variables)
-        except BaseException as error:
-            self.raised = error
-            raise
-
-
 class Engine:
     """Calls of the core for one graph and one cluster. Remembers what it has simulated and where syntheses ended.
 
     Attributes:
-        observer: called now and then during a synthesis; what it raises ends the synthesis.
+        observer: called now and then during a synthesis; what it raises ends the synthesis. It must not raise
+            ``ValueError``, as the core does.
     """
 
     def __init__(
@@ -192,15 +202,12 @@ class Engine:
         limits = msgspec.to_builtins(self._limits)
         if limits:
             request["limits"] = limits
-        relay = None if self.observer is None else _Relay(self.observer)
         choices = (msgspec.json.encode(constraints), prices.memory is not None)
         warm = self._warm.setdefault(choices, WarmStart())
         started = time.perf_counter()
         try:
-            text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), relay, warm)
+            text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), self.observer, warm)
         except ValueError as error:
-            if relay is not None and error is relay.raised:
-                raise
             raise NoProgramError(f"no program: {error}") from error
         reply = msgspec.json.decode(text, type=_Reply)
         seconds = time.perf_counter() - started

@@ -13,6 +13,8 @@ from types import TracebackType
 from rich import progress as bars
 from rich.console import Console
 
+from hap.errors import PlanError
+
 _log = logging.getLogger("hap")
 
 # Seconds before anything is shown.
@@ -42,15 +44,28 @@ class Report:
     variables: int = 0
 
 
+class _Interruption(BaseException):
+    """What a callback raised, on its way through code that handles errors of its own, of which some may be of that kind."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(raised)
+        self.raised = raised
+
+
 class Progress:
     """Shows the phase that planning is in, on standard error, if that is a terminal, after two seconds.
 
     Args:
         callback: called with a :class:`Report` at each phase, and about every 20 ms during a synthesis; what it raises
-            ends planning.
+            is raised from the ``with`` statement, whatever handles errors in it.
+
+    Raises:
+        PlanError: the callback cannot be called.
     """
 
     def __init__(self, callback: Callable[[Report], object] | None = None) -> None:
+        if callback is not None and not callable(callback):
+            raise PlanError(f"progress: expected a function of one report, or None, got {callback!r}")
         self.callback = callback
         self._phase = "planning"
         self._bar = bars.Progress(
@@ -79,16 +94,24 @@ class Progress:
         # Else rich would end the line of a bar that never was.
         if self._bar.live.is_started:
             self._bar.stop()
+        if isinstance(error, _Interruption):
+            raise error.raised from error.raised.__cause__
 
     def update(self, phase: str) -> None:
         """Planning has come to this phase."""
         _log.debug("planning: %s", phase)
         self._bar.update(self._task, description=phase, advance=1)
         self._phase = phase
-        if self.callback is not None:
-            self.callback(Report(phase))
+        self._report(Report(phase))
 
     def observe(self, bound: float, cost: float, work: int, variables: int) -> None:
         """A synthesis has come this far."""
-        if self.callback is not None:
-            self.callback(Report(self._phase, bound, cost, work, variables))
+        self._report(Report(self._phase, bound, cost, work, variables))
+
+    def _report(self, report: Report) -> None:
+        if self.callback is None:
+            return
+        try:
+            self.callback(report)
+        except BaseException as error:
+            raise _Interruption(error) from error

@@ -43,6 +43,8 @@ def make_problem(
     fixed = {axis: list(units) for axis, units in (splits or {}).items()}
     _check_splits(fixed, sizes, len(cluster.devices))
     tensors = optimiser_tensors(optimiser)
+    if limits is not None and not isinstance(limits, Limits):
+        raise PlanError(f"limits: expected hap.planning.engine.Limits, or None, got {limits!r}")
     try:
         core = _core.Graph(axes.to_json())
     except ValueError as error:

@@ -18,6 +18,11 @@ impl WarmStart {
         self.last = Some(certificate);
     }
 
+    /// Why no assignment of the problem of the last solve costs less than a bound; none before any solve.
+    pub fn certificate(&self) -> Option<&Certificate> {
+        self.last.as_ref()
+    }
+
     /// The best assignment of the last problem, if it gives each variable of this one a label of its domain.
     pub(super) fn assignment(&self, domains: &[usize]) -> Option<&[usize]> {
         let assignment = &self.last.as_ref()?.assignment[..];
