@@ -58,6 +58,9 @@ pub enum Way {
     Again,
     /// These placements are kept.
     Keep(Set),
+    /// So many placements are kept, nobody says which. No program does that: it stands for all larger sets than are told
+    /// apart, and costs no more than any of them.
+    Many(usize),
 }
 
 /// What the costs of a class depend on, beside its conversions.
@@ -69,31 +72,36 @@ pub struct Crossing<'a> {
     pub memory: Memory,
     /// By placement, the price of keeping it; empty where all is one phase.
     pub prices: &'a [f64],
+    /// No more sets of placements to keep are told apart, if those of at most two are not more.
+    pub sets: usize,
 }
 
 impl Crossing<'_> {
-    /// Least cost of what is made, converted and kept to meet the needs, and the way that costs it.
-    pub fn cheapest(&self, conversions: &mut Conversions, made: Made, needs: Needs) -> (f64, Way) {
+    /// The cheapest way to meet the needs by what is made, converted and kept, with its cost; and a cost that no way is
+    /// below, the same one where all sets that may be kept are told apart.
+    pub fn cheapest(&self, conversions: &mut Conversions, made: Made, needs: Needs) -> (Way, f64, f64) {
         let Needs { now, later } = needs;
         if later == 0 {
-            return (self.create(conversions, made, now), Way::Nothing);
+            let cost = self.create(conversions, made, now);
+            return (Way::Nothing, cost, cost);
         }
         if made.again {
             let cost = self.create(conversions, made, now) + conversions.costs(later)[made.placement];
-            return (cost, Way::Again);
+            return (Way::Again, cost, cost);
         }
-        let mut best = (f64::INFINITY, Way::Keep(1 << made.placement));
-        let most = conversions.least(later).count_ones() as usize;
-        for kept in worth_keeping(conversions, most, self.memory) {
+        let mut best = (f64::INFINITY, 1 << made.placement);
+        let (sets, many) = self.worth_keeping(conversions, self.most_kept(conversions.least(later)));
+        for kept in sets {
             let price = self.price(made, kept);
             if price < best.0 {
                 let cost = self.create(conversions, made, now | kept) + price + conversions.spread(kept, later);
                 if cost < best.0 {
-                    best = (cost, Way::Keep(kept));
+                    best = (cost, kept);
                 }
             }
         }
-        best
+        let least = |many| self.create(conversions, made, now) + self.price_of_many(made, many);
+        (Way::Keep(best.1), best.0, many.map_or(best.0, least).min(best.0))
     }
 
     /// Cost of creating a set of placements in the phase of the producer.
@@ -122,27 +130,42 @@ impl Crossing<'_> {
             Memory::Lent => (kept & produced == 0).then_some(kept),
         }
     }
-}
 
-/// More sets than this are not tried.
-const KEPT_SETS: usize = 256;
-
-/// What is worth keeping to make sets of so many placements: each is made from one that is kept, and an input's own
-/// placement is kept anyway. No more placements at a time than there are few enough sets for, but two at least.
-pub fn worth_keeping(conversions: &Conversions, later: usize, memory: Memory) -> Vec<Set> {
-    let most = later + usize::from(memory == Memory::Stored);
-    let mut kept = vec![0];
-    let mut last = kept.clone();
-    for size in 1..=most.max(2) {
-        let larger = |&set: &Set| {
-            let above = if set == 0 { 0 } else { set.ilog2() as usize + 1 };
-            (above..conversions.count()).map(move |number| set | 1 << number)
+    /// No set of so many placements has a lower price.
+    pub fn price_of_many(&self, made: Made, many: usize) -> f64 {
+        let always = if self.memory == Memory::Stored {
+            1 << made.placement
+        } else {
+            0
         };
-        last = last.iter().flat_map(larger).collect();
-        if size > 2 && kept.len() + last.len() > KEPT_SETS {
-            break;
-        }
-        kept.extend(&last);
+        let prices = (0..self.prices.len()).map(|number| self.price(made, always | 1 << number));
+        let mut prices: Vec<f64> = prices.collect();
+        prices.sort_by(f64::total_cmp);
+        prices.iter().take(many).sum()
     }
-    kept.split_off(1)
+
+    /// How many placements are kept at most to make a set without what follows for nothing: each of the set is made from
+    /// one that is kept, and an input's own placement is kept anyway.
+    pub fn most_kept(&self, later: Set) -> usize {
+        later.count_ones() as usize + usize::from(self.memory == Memory::Stored)
+    }
+
+    /// The sets of at most so many placements. Where they would be too many, only smaller ones, and how many placements
+    /// the others have at least.
+    pub fn worth_keeping(&self, conversions: &Conversions, most: usize) -> (Vec<Set>, Option<usize>) {
+        let mut kept = vec![0];
+        let mut last = kept.clone();
+        for size in 1..=most.max(2) {
+            let larger = |&set: &Set| {
+                let above = if set == 0 { 0 } else { set.ilog2() as usize + 1 };
+                (above..conversions.count()).map(move |number| set | 1 << number)
+            };
+            last = last.iter().flat_map(larger).collect();
+            if size > 2 && kept.len() + last.len() > self.sets {
+                return (kept.split_off(1), Some(size));
+            }
+            kept.extend(&last);
+        }
+        (kept.split_off(1), None)
+    }
 }

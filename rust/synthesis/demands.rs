@@ -105,12 +105,13 @@ pub fn demands(
 }
 
 impl Demands {
-    /// What the costs of the class depend on, by the prices of keeping its placements.
-    pub fn crossing<'a>(&'a self, prices: &'a [f64]) -> Crossing<'a> {
+    /// What the costs of the class depend on, by the prices of keeping its placements, with at most so many sets of these.
+    pub fn crossing<'a>(&'a self, prices: &'a [f64], sets: usize) -> Crossing<'a> {
         Crossing {
             ends: &self.ends,
             memory: self.memory,
             prices,
+            sets,
         }
     }
 

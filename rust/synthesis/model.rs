@@ -49,6 +49,9 @@ pub struct Encoding {
     pub merge_views: bool,
     /// Largest number of entries of a class's joint table.
     pub joint_entries: usize,
+    /// No more sets of placements of a class are told apart, those of at most two excepted. All larger ones together are
+    /// one more, as cheap as the cheapest: where a solution takes that, its program may cost more than the solution.
+    pub sets: usize,
 }
 
 impl Default for Encoding {
@@ -56,6 +59,7 @@ impl Default for Encoding {
         Self {
             merge_views: true,
             joint_entries: 3_000,
+            sets: 256,
         }
     }
 }
@@ -78,6 +82,8 @@ pub struct Model {
     pub(super) phases: Phases,
     /// By output, the placements that it may end in.
     pub(super) outputs: Vec<Set>,
+    /// How many sets of a class's placements are told apart.
+    pub(super) sets: usize,
     sources: FxHashMap<Source, usize>,
 }
 
@@ -125,6 +131,7 @@ impl Model {
             prices,
             phases,
             outputs: domains.outputs.clone(),
+            sets: encoding.sets,
             sources: FxHashMap::default(),
         };
         model.build(graph, &domains, costs, memory, encoding);
@@ -178,8 +185,8 @@ impl Model {
         let needs = parties.fold(demands.fixed, |needs, party| {
             needs | party.demanded[label(party.source)]
         });
-        let crossing = demands.crossing(&self.prices[self.kinds[class]]);
-        let (_, way) = crossing.cheapest(&mut self.conversions[self.kinds[class]], made, needs);
+        let crossing = demands.crossing(&self.prices[self.kinds[class]], self.sets);
+        let (way, ..) = crossing.cheapest(&mut self.conversions[self.kinds[class]], made, needs);
         (made, needs, way)
     }
 
@@ -257,7 +264,7 @@ impl Model {
                 );
                 let known = tables
                     .entry(shape.clone())
-                    .or_insert_with_key(|shape| Tables::new(shape, conversions, prices, encoding.joint_entries));
+                    .or_insert_with_key(|shape| Tables::new(shape, conversions, prices, encoding));
                 let root = self.demands[class].root;
                 let own = known
                     .own

@@ -5,43 +5,84 @@
 //! parties, and to the one before it, by tables over two variables.
 
 use super::convert::{Conversions, Set};
-use super::crossing::{Crossing, Needs, Way, worth_keeping};
+use super::crossing::{Crossing, Needs, Way};
 use super::tables::{Own, Shape, Tables};
 
-/// Where there are more sets than this, only those of at most two shards are tried.
-const SETS: usize = 256;
+/// What a label of a class's own variable makes available.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    /// One set of placements; or, for all that are too large to be told apart, sets of which each of these holds one.
+    sets: Vec<Set>,
+    /// What can be had for nothing from it; anything from those that are not told apart.
+    covers: Set,
+}
+
+impl Label {
+    fn one(set: Set, conversions: &Conversions) -> Self {
+        Self {
+            sets: vec![set],
+            covers: conversions.free(set),
+        }
+    }
+
+    /// The cost of the cheapest of the sets.
+    fn cost(&self, of: impl FnMut(Set) -> f64) -> f64 {
+        self.sets.iter().copied().map(of).fold(f64::INFINITY, f64::min)
+    }
+
+    fn lacks(&self, set: Set) -> bool {
+        set & !self.covers != 0
+    }
+
+    fn is_many(&self) -> bool {
+        self.covers == Set::MAX
+    }
+}
 
 /// The tables of a shape, without labels that another one makes useless.
 pub fn pairwise(shape: &Shape, conversions: &mut Conversions, crossing: &Crossing) -> Tables {
     let needs = shape.parties.iter().flat_map(|(_, demanded)| demanded);
     let crosses = needs.fold(shape.fixed, |all, &needs| all | needs).later != 0;
-    let now = unions(shape, conversions, |needs| needs.now);
+    let (now, many) = unions(shape, conversions, crossing.sets, |needs| needs.now);
     let mut split = Split {
         shape,
         tables: Tables::default(),
     };
     if crosses {
-        let later = unions(shape, conversions, |needs| needs.later);
-        let most = later.iter().map(|set| set.count_ones()).max().unwrap_or(0) as usize;
-        let kept = worth_keeping(conversions, most, shape.memory);
+        let (later, many_later) = unions(shape, conversions, crossing.sets, |needs| needs.later);
+        let largest = |most: usize, set: &Set| most.max(crossing.most_kept(*set));
+        let most = match &many_later {
+            Some(_) => conversions.count(),
+            None => later.iter().fold(0, largest),
+        };
+        let (kept, many_kept) = crossing.worth_keeping(conversions, most);
         let mut both: Vec<Set> = now.clone();
         for &set in &now {
             both.extend(kept.iter().map(|&kept| conversions.least(set | kept)));
         }
-        split.available(distinct(both), conversions, crossing);
-        let keep = kept.into_iter().map(Way::Keep);
+        split.available(labels(distinct(both), many, conversions), conversions, crossing);
+        let keep = kept.into_iter().map(Way::Keep).chain(many_kept.map(Way::Many));
         let ways = [Way::Nothing, Way::Again].into_iter().chain(keep).collect();
-        split.across(ways, later, conversions, crossing);
+        split.across(ways, labels(later, many_later, conversions), conversions, crossing);
     } else {
-        split.available(now, conversions, crossing);
+        split.available(labels(now, many, conversions), conversions, crossing);
     }
     while split.drop_useless() {}
     split.tables
 }
 
 /// The sets that readers can demand together, without what follows for nothing; and `Replicate`, from which much follows.
-fn unions(shape: &Shape, conversions: &Conversions, of: fn(&Needs) -> Set) -> Vec<Set> {
+/// Where they are more than `limit`, only those of so few shards that they are not, but of two at least; and sets of which
+/// each other one holds one.
+fn unions(
+    shape: &Shape,
+    conversions: &Conversions,
+    limit: usize,
+    of: fn(&Needs) -> Set,
+) -> (Vec<Set>, Option<Vec<Set>>) {
+    let shards = |set: Set| (set & conversions.shards()).count_ones();
     let mut sets = vec![of(&shape.fixed)];
+    let mut many = Vec::new();
     let mut all = sets[0];
     for (_, demanded) in &shape.parties {
         let demanded = distinct(demanded.iter().map(of).collect());
@@ -50,15 +91,25 @@ fn unions(shape: &Shape, conversions: &Conversions, of: fn(&Needs) -> Set) -> Ve
             next.extend(demanded.iter().map(|demand| conversions.least(set | demand)));
         }
         sets = distinct(next);
-        if sets.len() > SETS {
-            sets.retain(|set| (set & conversions.shards()).count_ones() <= 2);
+        while sets.len() > limit {
+            let most = sets.iter().map(|&set| shards(set)).max().unwrap_or(0);
+            if most <= 2 {
+                break;
+            }
+            many.extend(sets.extract_if(.., |set| shards(*set) == most));
         }
         all = demanded.iter().fold(all, |all, demand| all | demand);
     }
     let whole: Vec<Set> = sets.iter().map(|set| conversions.least(set | 1)).collect();
     sets.extend(whole);
     sets.push(conversions.least(all));
-    distinct(sets)
+    (distinct(sets), (!many.is_empty()).then(|| distinct(many)))
+}
+
+fn labels(sets: Vec<Set>, many: Option<Vec<Set>>, conversions: &Conversions) -> Vec<Label> {
+    let told_apart = sets.into_iter().map(|set| Label::one(set, conversions));
+    let many = many.map(|sets| Label { sets, covers: Set::MAX });
+    told_apart.chain(many).collect()
 }
 
 fn distinct(mut sets: Vec<Set>) -> Vec<Set> {
@@ -85,42 +136,44 @@ impl Split<'_> {
     }
 
     /// What is there in the phase of the producer covers what is demanded there, and is created there.
-    fn available(&mut self, sets: Vec<Set>, conversions: &mut Conversions, crossing: &Crossing) {
+    fn available(&mut self, labels: Vec<Label>, conversions: &mut Conversions, crossing: &Crossing) {
         let fixed = self.shape.fixed.now;
         for (party, (produced, demanded)) in self.shape.parties.iter().enumerate() {
-            let mut costs = Vec::with_capacity(demanded.len() * sets.len());
-            for (label, demand) in demanded.iter().enumerate() {
-                costs.extend(sets.iter().map(|&set| match produced {
-                    _ if (demand.now | fixed) & !conversions.free(set) != 0 => f64::INFINITY,
-                    Some(made) => crossing.create(conversions, made[label], set),
+            let mut costs = Vec::with_capacity(demanded.len() * labels.len());
+            for (number, demand) in demanded.iter().enumerate() {
+                costs.extend(labels.iter().map(|label| match produced {
+                    _ if label.lacks(demand.now | fixed) => f64::INFINITY,
+                    Some(made) => label.cost(|set| crossing.create(conversions, made[number], set)),
                     None => 0.0,
                 }));
             }
             self.factor(party, self.number(0), costs);
         }
-        self.tables.own.push(Own::Available(sets));
+        self.tables.own.push(Own::Available(labels));
     }
 
     /// What is kept is available before the boundary; what is there behind it comes from that, or is made again.
-    fn across(&mut self, ways: Vec<Way>, later: Vec<Set>, conversions: &mut Conversions, crossing: &Crossing) {
+    fn across(&mut self, ways: Vec<Way>, later: Vec<Label>, conversions: &mut Conversions, crossing: &Crossing) {
         let Own::Available(available) = &self.tables.own[0] else {
             unreachable!("what is available comes first");
         };
         let mut costs = Vec::with_capacity(available.len() * ways.len());
-        for &set in available {
+        for label in available {
             costs.extend(ways.iter().map(|way| match way {
-                Way::Keep(kept) if kept & !conversions.free(set) != 0 => f64::INFINITY,
-                Way::Keep(_) | Way::Nothing | Way::Again => 0.0,
+                Way::Keep(kept) if label.lacks(*kept) => f64::INFINITY,
+                Way::Keep(_) | Way::Many(_) | Way::Nothing | Way::Again => 0.0,
             }));
         }
         self.factor(self.number(0), self.number(1), costs);
         let fixed = self.shape.fixed.later;
         for (party, (produced, demanded)) in self.shape.parties.iter().enumerate() {
             let mut costs = Vec::with_capacity(demanded.len() * later.len());
-            for (label, demand) in demanded.iter().enumerate() {
-                costs.extend(later.iter().map(|&set| match produced {
-                    _ if (demand.later | fixed) & !conversions.free(set) != 0 => f64::INFINITY,
-                    Some(made) if made[label].again => conversions.costs(set)[made[label].placement],
+            for (number, demand) in demanded.iter().enumerate() {
+                costs.extend(later.iter().map(|label| match produced {
+                    _ if label.lacks(demand.later | fixed) => f64::INFINITY,
+                    Some(made) if made[number].again => {
+                        label.cost(|set| conversions.costs(set)[made[number].placement])
+                    }
                     Some(_) | None => 0.0,
                 }));
             }
@@ -130,7 +183,8 @@ impl Split<'_> {
                 ways.iter().map(move |way| match (made.again, way) {
                     (_, Way::Nothing) | (true, Way::Again) => 0.0,
                     (false, Way::Keep(kept)) => crossing.price(made, *kept),
-                    (false, Way::Again) | (true, Way::Keep(_)) => f64::INFINITY,
+                    (false, Way::Many(many)) => crossing.price_of_many(made, *many),
+                    (false, Way::Again) | (true, Way::Keep(_) | Way::Many(_)) => f64::INFINITY,
                 })
             });
             let costs = costs.collect();
@@ -138,10 +192,12 @@ impl Split<'_> {
         }
         let mut costs = Vec::with_capacity(ways.len() * later.len());
         for way in &ways {
-            costs.extend(later.iter().map(|&set| match way {
-                Way::Nothing if set != 0 => f64::INFINITY,
-                Way::Nothing | Way::Again => 0.0,
-                Way::Keep(kept) => conversions.spread(*kept, set),
+            costs.extend(later.iter().map(|label| match way {
+                Way::Nothing if label.sets != [0] => f64::INFINITY,
+                Way::Keep(kept) => label.cost(|set| conversions.spread(*kept, set)),
+                // It is not worth it for fewer.
+                Way::Many(many) if !label.is_many() && crossing.most_kept(label.sets[0]) < *many => f64::INFINITY,
+                Way::Nothing | Way::Again | Way::Many(_) => 0.0,
             }));
         }
         self.factor(self.number(1), self.number(2), costs);
@@ -197,7 +253,7 @@ impl Split<'_> {
         let mut label = useful.iter();
         let mut keep = || label.next().is_some_and(|&useful| useful);
         match &mut self.tables.own[own] {
-            Own::Available(sets) | Own::Later(sets) => sets.retain(|_| keep()),
+            Own::Available(labels) | Own::Later(labels) => labels.retain(|_| keep()),
             Own::Kept(ways) => ways.retain(|_| keep()),
         }
     }

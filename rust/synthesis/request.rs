@@ -104,7 +104,8 @@ pub struct Synthesis {
     pub priced_memory: Vec<f64>,
     /// A proven lower bound of the cost of every program that keeps to the constraints.
     pub bound: f64,
-    /// `(cost - bound) / cost`; exactly 0.0 when the program is proven cheapest.
+    /// `(cost - bound) / cost`; exactly 0.0 when the program is proven cheapest. More where a limit was reached, or where
+    /// the program needs more sets of placements of one tensor than are told apart ([`super::Encoding::sets`]).
     pub search_gap: f64,
     /// Seconds that the synthesis took, tables included.
     pub seconds: f64,

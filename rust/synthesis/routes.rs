@@ -28,18 +28,17 @@ pub struct Route {
 pub fn route(model: &mut Model, class: usize, assignment: &[usize]) -> Route {
     let (made, needs, way) = model.way(class, assignment);
     let produced = 1 << made.placement;
-    let (kept, source) = match way {
-        Way::Nothing | Way::Again => (0, produced),
-        Way::Keep(kept) => (kept, kept),
-    };
     let (demands, kind) = (&model.demands[class], model.kinds[class]);
-    let crossing = demands.crossing(&model.prices[kind]);
-    let (priced, price) = match way {
-        Way::Nothing | Way::Again => (0, 0.0),
+    let crossing = demands.crossing(&model.prices[kind], model.sets);
+    let (kept, source, priced, price) = match way {
+        Way::Nothing | Way::Again => (0, produced, 0, 0.0),
         Way::Keep(kept) => (
+            kept,
+            kept,
             crossing.priced(made, kept).unwrap_or_default(),
             crossing.price(made, kept),
         ),
+        Way::Many(_) => unreachable!("a real way keeps known placements"),
     };
     let conversions = &mut model.conversions[kind];
     let first = conversions.with_ends(made.placement, needs.now | kept, &demands.ends);

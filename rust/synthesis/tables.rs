@@ -4,7 +4,8 @@ use rustc_hash::FxHashMap;
 
 use super::convert::{Conversions, Set};
 use super::crossing::{Crossing, Made, Memory, Needs, Way};
-use super::pairwise::pairwise;
+use super::model::Encoding;
+use super::pairwise::{Label, pairwise};
 
 /// What the tables of a class depend on, beside its conversions. Classes of equal shape have equal tables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +48,7 @@ impl Costs<'_> {
         }
         let (crossing, conversions) = (self.crossing, &mut *self.conversions);
         let known = self.known.entry((made, needs));
-        *known.or_insert_with(|| crossing.cheapest(conversions, made, needs).0)
+        *known.or_insert_with(|| crossing.cheapest(conversions, made, needs).2)
     }
 }
 
@@ -55,18 +56,18 @@ impl Costs<'_> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Own {
     /// By label, the placements that are made available in the phase of the producer.
-    Available(Vec<Set>),
+    Available(Vec<Label>),
     /// By label, how the class gets over the boundary.
     Kept(Vec<Way>),
     /// By label, the placements that are made available behind the boundary.
-    Later(Vec<Set>),
+    Later(Vec<Label>),
 }
 
 impl Own {
     /// Number of labels.
     pub fn labels(&self) -> usize {
         match self {
-            Self::Available(sets) | Self::Later(sets) => sets.len(),
+            Self::Available(labels) | Self::Later(labels) => labels.len(),
             Self::Kept(ways) => ways.len(),
         }
     }
@@ -82,15 +83,15 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// The tables of a shape: the joint one where it has at most `limit` entries. `prices` are those of keeping each
-    /// placement over the boundary, where there is one.
-    pub fn new(shape: &Shape, conversions: &mut Conversions, prices: &[f64], limit: usize) -> Self {
+    /// The tables of a shape. `prices` are those of keeping each placement over the boundary, where there is one.
+    pub fn new(shape: &Shape, conversions: &mut Conversions, prices: &[f64], encoding: Encoding) -> Self {
         let crossing = Crossing {
             ends: &shape.ends,
             memory: shape.memory,
             prices,
+            sets: encoding.sets,
         };
-        if shape.entries() > limit && shape.parties.len() > 2 {
+        if shape.entries() > encoding.joint_entries && shape.parties.len() > 2 {
             return pairwise(shape, conversions, &crossing);
         }
         let mut costs = Costs {

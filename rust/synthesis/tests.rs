@@ -1,3 +1,4 @@
+mod many;
 mod memory;
 mod properties;
 

@@ -120,4 +120,24 @@ proptest! {
             prop_assert!(useless || validate(&graph, &fewer).is_err(), "without {index}, {instruction:?}");
         }
     }
+
+    #[test]
+    fn what_many_read_is_made_and_paid_once(recipe in recipe(12, 25, false), random: Option<u64>) {
+        let graph = random_graph(recipe);
+        let request = Request { random, ..request(&graph, &[1, 3, 0]) };
+        let program = synthesise(&graph, &cluster(&[1.0, 3.0, 2.0]), &request).expect("a program").program;
+        let mut there = Vec::new();
+        for instruction in &program.instructions {
+            let made = match instruction {
+                Instruction::Input { tensor, placement } => vec![(tensor, placement)],
+                Instruction::Convert { tensor, to, .. } => vec![(tensor, to)],
+                Instruction::Compute { outputs, .. } => outputs.iter().map(|(tensor, placement)| (tensor, placement)).collect(),
+                Instruction::Free { .. } | Instruction::Output { .. } => Vec::new(),
+            };
+            for value in made {
+                prop_assert!(!there.contains(&value), "{value:?} is made twice");
+                there.push(value);
+            }
+        }
+    }
 }
