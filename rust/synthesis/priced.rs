@@ -80,7 +80,7 @@ impl Costs for PricedCosts<'_> {
     }
 }
 
-/// All that the cost of an operator depends on.
+/// All that the cost of an operator depends on; where a list ends follows from the words before.
 fn signature(operator: &Operator, dtype: u64, alike_axes: &[usize]) -> Vec<u64> {
     let axis = |axis: Option<usize>| axis.map_or(0, |axis| 1 + alike_axes[axis] as u64);
     let bytes = operator.operand_bytes.iter().chain(&operator.result_bytes);
@@ -89,6 +89,7 @@ fn signature(operator: &Operator, dtype: u64, alike_axes: &[usize]) -> Vec<u64> 
         u64::from(operator.layout),
         operator.flops.to_bits(),
         operator.operands.len() as u64,
+        operator.results.len() as u64,
     ];
     words.extend(bytes.map(|bytes| bytes.to_bits()));
     for choice in &operator.choices {
@@ -144,5 +145,29 @@ fn wrong(field: &str, expected: &str, got: String) -> SynthesisError {
         field: field.to_owned(),
         expected: expected.to_owned(),
         got,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Choice;
+    use crate::synthesis::testing::operator;
+
+    #[test]
+    fn operators_of_other_lists_have_other_signatures() {
+        let made = |results: usize, choices: usize| {
+            let choice = Choice {
+                outputs: vec![vec![Placement::Replicate]; results],
+                ..Choice::default()
+            };
+            let mut made = operator("made".into(), vec![], (0..results).collect(), vec![choice; choices]);
+            made.result_bytes = [64.0, 0.0][..results].to_vec();
+            signature(&made, 0, &[])
+        };
+        // As many words, and all of them 0 behind the bytes of the first result.
+        assert_eq!(made(1, 3).len(), made(2, 2).len());
+        assert_ne!(made(1, 3), made(2, 2));
+        assert_eq!(made(2, 2), made(2, 2));
     }
 }

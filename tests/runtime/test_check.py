@@ -16,6 +16,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 import hap
 from hap.errors import CheckError, HapError, TraceError
+from hap.planning import plan_axes
 from hap.program import Program
 from hap.rules import AxisGraph
 from hap.runtime import collectives
@@ -128,6 +129,22 @@ def test_programs_under_constraints(programs: Literal["random", "optimal"], monk
         hap.check(Tagger(), **options, forbid={"heads": Replicate()})
 
 
+@pytest.mark.parametrize(("optimiser", "tensors"), [("Adam", 2), (torch.optim.SGD, 0), (5, 5)])
+def test_the_plan_is_made_for_the_optimiser(optimiser: Any, tensors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = []
+
+    def planned(*arguments: Any, **options: Any) -> hap.Plan:
+        plans.append(plan_axes(*arguments, **options))
+        return plans[-1]
+
+    monkeypatch.setattr(sys.modules["hap.planning"], "plan_axes", planned)
+    module, args, _ = models.mlp()
+    options: dict[str, Any] = {} if optimiser == "Adam" else {"optimiser": optimiser}
+    result = hap.check(module, devices=jobs.cluster(2), example_inputs=args, programs="optimal", **options)
+    assert result.error < 1e-10
+    assert [plan.optimiser_tensors for plan in plans] == [tensors]
+
+
 @pytest.mark.parametrize("options", [{"dropout": 0.3}, {"batch_norm": True}])
 def test_optimal_program(options: dict[str, Any]) -> None:
     module, args, kwargs = models.vgg19(**options)
@@ -216,6 +233,7 @@ def test_wrong_arguments() -> None:
         ({"splits": {"batch": [0.5, 5.5]}}, "splits.batch: expected 2 whole numbers of at least 0"),
         ({"forbidden_axes": "batch"}, "forbidden_axes: expected a list of names"),
         ({"pin": {"": "R"}}, r'pin=\{"": \'R\'\}: expected Replicate\(\) or Shard\(dim\)'),
+        ({"optimiser": "Muon"}, "optimiser: Muon is not known, only"),
     ],
 )
 def test_wrong_arguments_are_found_before_the_module_is_traced(

@@ -17,6 +17,7 @@ from torch import nn
 from hap.cluster import Cluster
 from hap.errors import CheckError, HapError
 from hap.graph import Graph
+from hap.planning.optimisers import Optimiser, optimiser_tensors
 from hap.planning.pins import Pins, read_pins
 from hap.program import Compute, Program, Replicated, Splits
 from hap.runtime.difference import difference, finite, is_rounded, norm
@@ -43,6 +44,7 @@ class Asked(TypedDict):
     required_axis: str | None
     pin: Pins | None
     forbid: Pins | None
+    optimiser: Optimiser
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def check(
     required_axis: str | None = None,
     pin: Pins | None = None,
     forbid: Pins | None = None,
+    optimiser: Optimiser = "Adam",
 ) -> CheckResult:
     """Run distributed programs of a module in this process and compare them with the module on one device.
 
@@ -105,6 +108,8 @@ def check(
         required_axis: the axis that every operator shares its work along, if it can at all.
         pin: placements that named tensors must have, as for :func:`hap.plan`.
         forbid: placements that they must not have, likewise.
+        optimiser: what will train the parameters, as for :func:`hap.plan`. It must be one that a plan can be made for,
+            but changes no program here, where memory does not matter.
 
     Raises:
         HapError: an argument does not fit; an axis does not exist or is split into other than its size.
@@ -125,6 +130,7 @@ def check(
     _check_arguments(programs, count, splits, forbidden_axes, len(cluster.devices))
     check_examples(example_inputs, example_kwargs)
     read_pins(pin, forbid)
+    optimiser_tensors(optimiser)
     # Copies have no tensor hooks, and may not be made of what is refused.
     check_module(module)
     precise, args, kwargs = _double(module, tuple(example_inputs), dict(example_kwargs or {}))
@@ -136,6 +142,7 @@ def check(
         "required_axis": required_axis,
         "pin": pin,
         "forbid": forbid,
+        "optimiser": optimiser,
     }
     tangents = _tangents(graph, seed)
     values = {
