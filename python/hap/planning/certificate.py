@@ -126,7 +126,9 @@ def _costs(domains: Sequence[int], number: int, factor: _Factor) -> tuple[_Scope
     """A factor over its variables in ascending order."""
     scope = factor.scope
     if len(set(scope)) < len(scope) or any(v >= len(domains) for v in scope):
-        raise CertificateError(f"factor {number}: expected variables below {len(domains)}, each once, got {list(scope)}")
+        raise CertificateError(
+            f"factor {number}: expected variables below {len(domains)}, each once, got {list(scope)}"
+        )
     shape = [domains[v] for v in scope]
     if len(factor.costs) != math.prod(shape):
         raise CertificateError(f"factor {number}: expected {math.prod(shape)} costs, got {len(factor.costs)}")

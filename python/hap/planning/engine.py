@@ -104,7 +104,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     ``None`` is the core's own limit, which models of usual size do not meet; of time there is none.
 
     Attributes:
-        table_entries: entries of all tables together in one exact elimination; also the memory of a search. 8 bytes each.
+        table_entries: entries (8 bytes) of all tables together in one exact elimination; also the memory of a search.
         work: table entries visited, added up over the whole synthesis.
         seconds: wall-clock time; another machine may then make another plan.
 

@@ -45,7 +45,7 @@ class Report:
 
 
 class _Interruption(BaseException):
-    """What a callback raised, on its way through code that handles errors of its own, of which some may be of that kind."""
+    """What a callback raised, on its way through code that handles errors of its own, maybe of the same kind."""
 
     def __init__(self, raised: BaseException) -> None:
         super().__init__(raised)
