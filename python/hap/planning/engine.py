@@ -134,7 +134,8 @@ class Synthesis:
         program: the program as JSON, the form that the core reads.
         cost: its priced cost in seconds.
         bound: a lower bound of that cost over all programs.
-        search_gap: ``(cost - bound) / cost``; 0.0 when proven minimal.
+        search_gap: ``(cost - bound) / cost``; 0.0 when proven minimal. More where a limit was reached, or where the
+            program needs one tensor in so many placements that the search did not tell all sets of them apart.
         seconds: wall time of the synthesis, from JSON to JSON.
         priced_memory: bytes by device that the cost counts, at most those of the peak; empty where none has a price.
     """
