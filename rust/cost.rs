@@ -180,6 +180,17 @@ impl<'a> CostModel<'a> {
         &self.alike
     }
 
+    /// The first device of each kind of devices that are alike.
+    pub fn kinds(&self) -> &[usize] {
+        &self.kinds
+    }
+
+    /// By device: the number of its kind in [`Self::kinds`].
+    pub fn kind_of(&self) -> Vec<usize> {
+        let number = |first: &usize| self.kinds.binary_search(first).expect("the first of its kind");
+        self.alike.iter().map(number).collect()
+    }
+
     /// By axis: the first one of the same size and shares, so that everything costs the same along it.
     pub fn alike_axes(&self) -> &[usize] {
         &self.alike_axes

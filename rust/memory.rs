@@ -89,18 +89,20 @@ impl Storage {
     }
 }
 
-/// Peak memory of each device.
+/// Peak memory of some of the devices, such as the first of each kind.
 pub fn peaks(
     graph: &Graph,
     shares: &Shares,
     devices: usize,
+    members: &[usize],
     program: &ValidProgram,
     optimiser_tensors: u32,
 ) -> Vec<Peak> {
     let storages = storages(graph, program);
     let trained = trained(graph);
-    (0..devices)
-        .map(|device| {
+    members
+        .iter()
+        .map(|&device| {
             let local = Local { graph, shares, device };
             let mut peak = Peak {
                 parts: MemoryParts::default(),
@@ -254,7 +256,8 @@ pub fn over_program(
     optimiser_tensors: u32,
 ) -> Vec<Vec<f64>> {
     let storages = storages(graph, program);
-    let peaks = peaks(graph, shares, devices, program, optimiser_tensors);
+    let members: Vec<usize> = (0..devices).collect();
+    let peaks = peaks(graph, shares, devices, &members, program, optimiser_tensors);
     let lines = peaks.iter().enumerate().map(|(device, peak)| {
         let local = Local { graph, shares, device };
         let always = peak.parts.optimiser + peak.parts.buffers;

@@ -15,7 +15,8 @@
 //!   with its operand.
 //!
 //! A collective can only start after this device has reached it, so nothing that stands before it in the program is
-//! slowed by it: one pass in program order suffices, and no queue of events is needed.
+//! slowed by it: one pass in program order suffices, and no queue of events is needed. Devices that are alike do the
+//! same at the same time, so one of each kind is simulated (all, where the timeline is asked for).
 //!
 //! **Lower bound.** On each device `seconds >= compute_d + (1 - overlap) * communication`, and `seconds >=
 //! communication`, since collectives follow each other. Hence for weights `w` that sum to one and `theta` in `[0,
@@ -121,22 +122,20 @@ pub fn simulate(
                 .for_each(|(begun, begins)| begins.push(*begun));
         }
     }
-    let peaks = memory::peaks(graph, shares, costs.devices(), program, options.optimiser_tensors);
+    let (devices, kinds, kind_of) = (costs.devices(), costs.kinds(), costs.kind_of());
+    let peaks = memory::peaks(graph, shares, devices, kinds, program, options.optimiser_tensors);
     let holders = match options.holders {
         0 => Vec::new(),
-        count => memory::holders(
-            graph,
-            shares,
-            costs.devices(),
-            program,
-            options.optimiser_tensors,
-            count,
-        ),
+        count => memory::holders(graph, shares, devices, program, options.optimiser_tensors, count),
     };
-    let memory_parts: Vec<MemoryParts> = peaks.iter().map(|peak| peak.parts.clone()).collect();
+    let memory_parts: Vec<MemoryParts> = kind_of.iter().map(|&kind| peaks[kind].parts.clone()).collect();
+    let compute = match options.timeline {
+        true => run.compute,
+        false => kind_of.iter().map(|&kind| run.compute[kind]).collect(),
+    };
     Simulation {
         seconds: run.clock.iter().copied().fold(run.network, f64::max),
-        compute: run.compute,
+        compute,
         communication: run.communication,
         memory: memory_parts.iter().map(MemoryParts::total).collect(),
         memory_parts,
@@ -177,17 +176,19 @@ struct Run<'a> {
     graph: &'a Graph,
     costs: &'a CostModel<'a>,
     program: &'a ValidProgram,
-    /// By device: when its computation stream has done what it was given.
+    /// The devices that are simulated: the first of each kind, or all.
+    members: Vec<usize>,
+    /// By member: when its computation stream has done what it was given.
     clock: Vec<f64>,
     /// When the communication streams have done what they were given; collectives take all devices.
     network: f64,
     /// Start and end of the collectives so far, in order; they do not overlap each other.
     collectives: Vec<(f64, f64)>,
-    /// By device: the first of [`Self::collectives`] that may end after its clock.
+    /// By member: the first of [`Self::collectives`] that may end after its clock.
     pending: Vec<usize>,
-    /// By device: when the last instruction began; never before the one ahead of it.
+    /// By member: when the last instruction began; never before the one ahead of it.
     begun: Vec<f64>,
-    /// By value and device: when it is there.
+    /// By value and member: when it is there.
     ready: Vec<Vec<f64>>,
     compute: Vec<f64>,
     communication: f64,
@@ -197,18 +198,23 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(graph: &'a Graph, costs: &'a CostModel<'a>, program: &'a ValidProgram, record: bool) -> Self {
-        let devices = costs.devices();
+        let members = match record {
+            true => (0..costs.devices()).collect(),
+            false => costs.kinds().to_vec(),
+        };
+        let count = members.len();
         Self {
             graph,
             costs,
             program,
-            clock: vec![0.0; devices],
+            members,
+            clock: vec![0.0; count],
             network: 0.0,
             collectives: Vec::new(),
-            pending: vec![0; devices],
-            begun: vec![0.0; devices],
-            ready: vec![vec![0.0; devices]; program.values.len()],
-            compute: vec![0.0; devices],
+            pending: vec![0; count],
+            begun: vec![0.0; count],
+            ready: vec![vec![0.0; count]; program.values.len()],
+            compute: vec![0.0; count],
             communication: 0.0,
             record,
             timeline: Vec::new(),
@@ -257,7 +263,7 @@ impl<'a> Run<'a> {
         self.collectives.push((start, end));
         self.begun.iter_mut().for_each(|begun| *begun = begun.max(start));
         if self.record {
-            for device in 0..self.clock.len() {
+            for &device in &self.members {
                 self.timeline.push(Event {
                     device,
                     stream: Stream::Communication,
@@ -273,9 +279,8 @@ impl<'a> Run<'a> {
     fn operator(&mut self, operator: usize, choice: usize, reads: &[usize], writes: &[usize]) {
         let node = &self.graph.operators[operator];
         let choice = &node.choices[choice];
-        let devices = 0..self.clock.len();
-        let there = |device: usize| reads.iter().map(|value| self.ready[*value][device]).fold(0.0, f64::max);
-        let mut there: Vec<f64> = devices.map(there).collect();
+        let there = |member: usize| reads.iter().map(|value| self.ready[*value][member]).fold(0.0, f64::max);
+        let mut there: Vec<f64> = (0..self.members.len()).map(there).collect();
         self.part(operator, choice, &mut there);
         for collective in &choice.collectives {
             let ready = there.iter().copied().fold(0.0, f64::max);
@@ -289,21 +294,22 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One of the equal parts of an operator. `there`: when each device's operands are there; becomes when its
+    /// One of the equal parts of an operator. `there`: when each member's operands are there; becomes when its
     /// results are.
     fn part(&mut self, operator: usize, choice: &Choice, there: &mut [f64]) {
         let node = &self.graph.operators[operator];
-        for (device, there) in there.iter_mut().enumerate() {
+        for (member, there) in there.iter_mut().enumerate() {
+            let device = self.members[member];
             let seconds = self.costs.compute(operator, choice, device) / choice.parts();
             let mut done = *there;
             if seconds > 0.0 {
                 let start;
-                let ready = self.clock[device].max(*there);
-                let pending = &mut self.pending[device];
+                let ready = self.clock[member].max(*there);
+                let pending = &mut self.pending[member];
                 (start, done) = advance(&self.collectives, pending, self.costs.overlap(), ready, seconds);
-                self.clock[device] = done;
-                self.begun[device] = self.begun[device].max(start);
-                self.compute[device] += seconds;
+                self.clock[member] = done;
+                self.begun[member] = self.begun[member].max(start);
+                self.compute[member] += seconds;
                 if self.record {
                     let (stream, name) = (Stream::Computation, node.name.clone());
                     self.timeline.push(Event {

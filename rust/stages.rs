@@ -7,9 +7,13 @@
 //! so the stages' maxima sum to the exact sum there. With no overlap, and where the next operator after each
 //! collective reads its result, that is the simulated time. Memory is linearised likewise, at the moment of each
 //! device's peak.
+//!
+//! What is alike is said once: terms stand for all devices of a kind, and stages that cost the same are one that is
+//! counted.
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
@@ -38,23 +42,27 @@ pub enum StageKind {
     Collective,
 }
 
-/// A stretch of the step that all devices end together.
+/// A stretch of the step that all devices end together, or several that cost the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     /// What it is.
     pub kind: StageKind,
-    /// The collective and its tensor, or the first and the last operator that cost anything.
+    /// The collective and its tensor, or the first and the last operator that cost anything; of the first of several.
     pub name: String,
-    /// Seconds by device; the stage takes as long as the greatest.
-    pub devices: Vec<Term>,
+    /// How many there are.
+    pub count: usize,
+    /// Seconds of one of them, by kind of device; it takes as long as the greatest.
+    pub terms: Vec<Term>,
 }
 
 /// A program's step and memory as the linear program sees them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
-    /// The stages, in program order.
+    /// By device, the number of its kind. Devices of a kind have equal speeds and shares, so that their terms agree.
+    pub kinds: Vec<usize>,
+    /// The stages, in program order of the first of each sort.
     pub stages: Vec<Stage>,
-    /// Peak bytes by device.
+    /// Peak bytes by kind of device.
     pub memory: Vec<Term>,
 }
 
@@ -67,20 +75,20 @@ pub fn stages(
     optimiser_tensors: u32,
 ) -> Stages {
     let costs = CostModel::new(graph, cluster, shares);
-    let devices = costs.devices();
-    let mut stages = Vec::new();
-    let mut computation = Computation::new(devices, graph.axes.len());
+    let mut found = Sorts::default();
+    let mut computation = Computation::new(&costs);
     for step in &program.steps {
         match step {
             Step::Compute { operator, choice, .. } => {
                 let node = &graph.operators[*operator];
                 let choice = &node.choices[*choice];
-                computation.add(graph, &costs, *operator, choice);
+                computation.add(graph, *operator, choice);
                 for collective in &choice.collectives {
-                    stages.extend(computation.finish(graph, shares));
-                    let name = format!("{} in {}", collective.conversion, node.name);
-                    stages.push(waiting(graph, &costs, shares, &Transfer::inside(collective), name));
-                    computation.add(graph, &costs, *operator, choice);
+                    computation.finish(graph, &mut found);
+                    let transfer = Transfer::inside(collective);
+                    let name = || format!("{} in {}", collective.conversion, node.name);
+                    found.add(StageKind::Collective, waiting(&costs, &transfer), name);
+                    computation.add(graph, *operator, choice);
                 }
             }
             Step::Convert {
@@ -89,125 +97,165 @@ pub fn stages(
                 read,
                 write,
             } => {
-                stages.extend(computation.finish(graph, shares));
+                computation.finish(graph, &mut found);
                 let (from, to) = (&program.values[*read], &program.values[*write]);
                 let transfer = Transfer::conversion(graph, from.tensor, &from.placements, &to.placements, *how);
-                let name = format!("{conversion} {}", graph.tensors[from.tensor].name);
-                stages.push(waiting(graph, &costs, shares, &transfer, name));
+                let name = || format!("{conversion} {}", graph.tensors[from.tensor].name);
+                found.add(StageKind::Collective, waiting(&costs, &transfer), name);
             }
             Step::Input { .. } | Step::Convert { .. } | Step::Free { .. } | Step::Output { .. } => {}
         }
     }
-    stages.extend(computation.finish(graph, shares));
-    let peaks = memory::peaks(graph, shares, devices, program, optimiser_tensors);
-    let memory = peaks.into_iter().enumerate().map(|(device, peak)| {
-        Sum {
-            value: peak.parts.total(),
-            slopes: peak.slopes,
-        }
-        .term(graph, shares, device)
-    });
+    computation.finish(graph, &mut found);
+    let terms = |sums: &[Sum]| {
+        let kinds = costs.kinds().iter().zip(sums);
+        kinds.map(|(&device, sum)| sum.term(graph, shares, device)).collect()
+    };
+    let (devices, kinds) = (costs.devices(), costs.kinds());
+    let peaks = memory::peaks(graph, shares, devices, kinds, program, optimiser_tensors);
+    let held: Vec<Sum> = peaks.iter().map(Sum::of_peak).collect();
+    let stage = |sort: Sort| Stage {
+        kind: sort.kind,
+        name: sort.name,
+        count: sort.count,
+        terms: terms(&sort.sums),
+    };
     Stages {
-        stages,
-        memory: memory.collect(),
+        kinds: costs.kind_of(),
+        stages: found.list.into_iter().map(stage).collect(),
+        memory: terms(&held),
     }
 }
 
-/// The stage of a collective.
-fn waiting(graph: &Graph, costs: &CostModel, shares: &Shares, transfer: &Transfer, name: String) -> Stage {
-    let terms = (0..costs.devices()).map(|device| {
-        let mut sum = Sum::new(graph.axes.len());
-        sum.add(costs.transfer_affine(transfer, device));
-        sum.term(graph, shares, device)
-    });
-    Stage {
-        kind: StageKind::Collective,
-        name,
-        devices: terms.collect(),
+/// What a collective costs, by kind of device.
+fn waiting(costs: &CostModel, transfer: &Transfer) -> Vec<Sum> {
+    let kinds = costs.kinds().iter();
+    kinds
+        .map(|&device| {
+            let mut sum = Sum::default();
+            sum.add(costs.transfer_affine(transfer, device));
+            sum
+        })
+        .collect()
+}
+
+/// Stages that cost the same.
+struct Sort {
+    kind: StageKind,
+    name: String,
+    count: usize,
+    sums: Vec<Sum>,
+}
+
+/// The stages so far.
+#[derive(Default)]
+struct Sorts {
+    list: Vec<Sort>,
+    /// Numbers in the list, by the bits of what a stage costs.
+    known: FxHashMap<(bool, Vec<u64>), usize>,
+}
+
+impl Sorts {
+    fn add(&mut self, kind: StageKind, sums: Vec<Sum>, name: impl FnOnce() -> String) {
+        let bits = (kind == StageKind::Compute, sums.iter().flat_map(Sum::bits).collect());
+        let number = *self.known.entry(bits).or_insert(self.list.len());
+        match self.list.get_mut(number) {
+            Some(sort) => sort.count += 1,
+            None => self.list.push(Sort {
+                kind,
+                name: name(),
+                count: 1,
+                sums,
+            }),
+        }
     }
 }
 
 /// The operators since the last collective.
-struct Computation {
+struct Computation<'a> {
+    costs: &'a CostModel<'a>,
+    /// By kind of device.
     sums: Vec<Sum>,
     /// First and last operator that costs any device anything.
     names: Option<(usize, usize)>,
 }
 
-impl Computation {
-    fn new(devices: usize, axes: usize) -> Self {
+impl<'a> Computation<'a> {
+    fn new(costs: &'a CostModel<'a>) -> Self {
         Self {
-            sums: vec![Sum::new(axes); devices],
+            costs,
+            sums: vec![Sum::default(); costs.kinds().len()],
             names: None,
         }
     }
 
     /// Adds one of the equal parts of an operator.
-    fn add(&mut self, graph: &Graph, costs: &CostModel, operator: usize, choice: &Choice) {
+    fn add(&mut self, graph: &Graph, operator: usize, choice: &Choice) {
         if graph.operators[operator].layout {
             return;
         }
         self.names = Some((self.names.map_or(operator, |(first, _)| first), operator));
-        for (device, sum) in self.sums.iter_mut().enumerate() {
-            sum.add(
-                costs
-                    .compute_affine(operator, choice, device)
-                    .scaled(1.0 / choice.parts(), 0.0),
-            );
+        for (&device, sum) in self.costs.kinds().iter().zip(&mut self.sums) {
+            let whole = self.costs.compute_affine(operator, choice, device);
+            sum.add(whole.scaled(1.0 / choice.parts(), 0.0));
         }
     }
 
-    /// The stage, if there is one; begins the next.
-    fn finish(&mut self, graph: &Graph, shares: &Shares) -> Option<Stage> {
-        let (first, last) = self.names?;
-        let done = std::mem::replace(self, Self::new(self.sums.len(), graph.axes.len()));
+    /// Ends the stage, if there is one; begins the next.
+    fn finish(&mut self, graph: &Graph, found: &mut Sorts) {
+        let Some((first, last)) = self.names else { return };
+        let done = std::mem::replace(self, Self::new(self.costs));
         let name = |operator: usize| &graph.operators[operator].name;
-        Some(Stage {
-            kind: StageKind::Compute,
-            name: if first == last {
-                name(first).clone()
-            } else {
-                format!("{} .. {}", name(first), name(last))
-            },
-            devices: done
-                .sums
-                .iter()
-                .enumerate()
-                .map(|(device, sum)| sum.term(graph, shares, device))
-                .collect(),
-        })
+        found.add(StageKind::Compute, done.sums, || match first == last {
+            true => name(first).clone(),
+            false => format!("{} .. {}", name(first), name(last)),
+        });
     }
 }
 
 /// A sum of affine functions: its value at the shares, and its slopes by axis.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Sum {
     value: f64,
-    slopes: Vec<f64>,
+    /// Few axes matter to one stage. In the order of their first term.
+    slopes: Vec<(usize, f64)>,
 }
 
 impl Sum {
-    fn new(axes: usize) -> Self {
+    fn of_peak(peak: &memory::Peak) -> Self {
         Self {
-            value: 0.0,
-            slopes: vec![0.0; axes],
+            value: peak.parts.total(),
+            slopes: peak.slopes.iter().copied().enumerate().collect(),
         }
     }
 
     fn add(&mut self, affine: Affine) {
         self.value += affine.value;
         for (axis, slope) in affine.slopes.into_iter().flatten() {
-            self.slopes[axis] += slope;
+            match self.slopes.iter_mut().find(|(known, _)| *known == axis) {
+                Some((_, sum)) => *sum += slope,
+                None => self.slopes.push((axis, slope)),
+            }
         }
     }
 
+    fn bits(&self) -> impl Iterator<Item = u64> {
+        let slopes = self
+            .slopes
+            .iter()
+            .flat_map(|(axis, slope)| [*axis as u64, slope.to_bits()]);
+        [self.value.to_bits(), self.slopes.len() as u64]
+            .into_iter()
+            .chain(slopes)
+    }
+
     fn term(&self, graph: &Graph, shares: &Shares, device: usize) -> Term {
-        let slopes = self.slopes.iter().enumerate().filter(|(_, slope)| **slope != 0.0);
-        let there: f64 = slopes.clone().map(|(axis, slope)| slope * shares[axis][device]).sum();
+        let slopes = self.slopes.iter().filter(|(_, slope)| *slope != 0.0);
+        let there: f64 = slopes.clone().map(|(axis, slope)| slope * shares[*axis][device]).sum();
         Term {
             constant: self.value - there,
             slopes: slopes
-                .map(|(axis, slope)| (graph.axes[axis].name.clone(), *slope))
+                .map(|(axis, slope)| (graph.axes[*axis].name.clone(), *slope))
                 .collect(),
         }
     }

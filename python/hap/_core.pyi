@@ -88,9 +88,9 @@ class Graph:
             options: as for :meth:`simulate`.
 
         Returns:
-            ``{"stages": [{"kind": "compute" | "collective", "name", "devices": [term]}], "memory": [term per
-            device]}`` with ``term = {"constant", "slopes": {axis name: change per unit share}}``. The step is about
-            the sum over stages of the maximum over devices.
+            ``{"kinds": [kind per device], "stages": [{"kind": "compute" | "collective", "name", "count", "terms":
+            [term per kind]}], "memory": [term per kind]}`` with ``term = {"constant", "slopes": {axis name: change
+            per unit share}}``. The step is about the sum over stages of their count times the maximum over devices.
         """
 
     def validate(self, program: str) -> None:

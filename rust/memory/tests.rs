@@ -11,7 +11,7 @@ const THREE: [f64; 3] = [0.5, 0.25, 0.25];
 fn peak(graph: &Graph, lines: &[&str], device: usize, optimiser_tensors: u32) -> MemoryParts {
     let shares = vec![THREE.to_vec(); graph.axes.len()];
     let valid = validate(graph, &program(graph, lines)).expect("a valid program");
-    peaks(graph, &shares, 3, &valid, optimiser_tensors)[device]
+    peaks(graph, &shares, 3, &[0, 1, 2], &valid, optimiser_tensors)[device]
         .parts
         .clone()
 }
@@ -61,7 +61,7 @@ fn the_largest_holders_are_named() {
     assert_eq!(lines(0), expected);
     // All of them together are the peak.
     let all = holders(&graph, &shares, 3, &valid, 2, usize::MAX);
-    for (device, peak) in peaks(&graph, &shares, 3, &valid, 2).iter().enumerate() {
+    for (device, peak) in peaks(&graph, &shares, 3, &[0, 1, 2], &valid, 2).iter().enumerate() {
         let held: f64 = all[device].iter().map(|holder| holder.bytes).sum();
         assert!((held - peak.parts.total()).abs() < 1e-9);
     }
@@ -287,7 +287,7 @@ proptest! {
         let at = |offset: f64| {
             let mut shares = shares.clone();
             shares[axis][device] += offset;
-            peaks(&graph, &shares, 3, &valid, 2)[device].clone()
+            peaks(&graph, &shares, 3, &[0, 1, 2], &valid, 2)[device].clone()
         };
         let (here, below, above) = (at(0.0), at(-STEP), at(STEP));
         // No kink lies between where the slopes agree.

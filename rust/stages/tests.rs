@@ -24,18 +24,22 @@ fn named(graph: &Graph, shares: &Shares) -> BTreeMap<String, Vec<f64>> {
         .collect()
 }
 
+/// The term of a device.
+fn of<'a>(terms: &'a [Term], stages: &Stages, device: usize) -> &'a Term {
+    &terms[stages.kinds[device]]
+}
+
+/// Seconds of all stages of a sort.
+fn longest(stage: &Stage, stages: &Stages, shares: &BTreeMap<String, Vec<f64>>) -> f64 {
+    let devices = 0..stages.kinds.len();
+    let seconds = devices.map(|device| value(of(&stage.terms, stages, device), shares, device));
+    stage.count as f64 * seconds.fold(0.0, f64::max)
+}
+
 /// The step by the stages at the shares that they were linearised at.
 fn total(graph: &Graph, shares: &Shares, stages: &Stages) -> f64 {
     let shares = named(graph, shares);
-    let longest = |stage: &Stage| {
-        stage
-            .devices
-            .iter()
-            .enumerate()
-            .map(|(device, term)| value(term, &shares, device))
-            .fold(0.0, f64::max)
-    };
-    stages.stages.iter().map(longest).sum()
+    stages.stages.iter().map(|stage| longest(stage, stages, &shares)).sum()
 }
 
 /// Shares of every axis, none of them zero.
@@ -63,8 +67,8 @@ proptest! {
         let stages = stages(&graph, &cluster, &shares, &valid, 2);
         let total = total(&graph, &shares, &stages);
         prop_assert!((total - step.seconds).abs() <= 1e-9 * step.seconds, "{total} {}", step.seconds);
-        for (device, term) in stages.memory.iter().enumerate() {
-            let bytes = value(term, &named(&graph, &shares), device);
+        for device in 0..stages.kinds.len() {
+            let bytes = value(of(&stages.memory, &stages, device), &named(&graph, &shares), device);
             prop_assert!((bytes - step.memory[device]).abs() <= 1e-9 * bytes);
         }
     }
@@ -87,11 +91,13 @@ proptest! {
         let shares = named(&graph, &shares);
         let of_kind = |kind| stages.stages.iter().filter(move |stage| stage.kind == kind);
         for device in 0..devices {
-            let compute: f64 = of_kind(StageKind::Compute).map(|stage| value(&stage.devices[device], &shares, device)).sum();
+            let seconds = |stage: &Stage| {
+                stage.count as f64 * value(of(&stage.terms, &stages, device), &shares, device)
+            };
+            let compute: f64 = of_kind(StageKind::Compute).map(seconds).sum();
             prop_assert!((compute - step.compute[device]).abs() <= 1e-9 * (compute + 1e-12));
         }
-        let longest = |stage: &Stage| (0..devices).map(|d| value(&stage.devices[d], &shares, d)).fold(0.0, f64::max);
-        let communication: f64 = of_kind(StageKind::Collective).map(longest).sum();
+        let communication: f64 = of_kind(StageKind::Collective).map(|stage| longest(stage, &stages, &shares)).sum();
         prop_assert!((communication - step.communication).abs() <= 1e-9 * (communication + 1e-12));
     }
 
@@ -111,7 +117,7 @@ proptest! {
             shares[axis][device] += offset;
             let stages = stages(&graph, &cluster, &shares, &valid, 2);
             let shares = named(&graph, &shares);
-            let terms = stages.stages.into_iter().map(|stage| stage.devices[device].clone());
+            let terms = stages.stages.iter().map(|stage| of(&stage.terms, &stages, device).clone());
             terms.map(|term| (value(&term, &shares, device), term)).collect::<Vec<_>>()
         };
         let name = &graph.axes[axis].name;
@@ -139,7 +145,7 @@ fn the_json_is_that_of_the_seam() {
     let kinds: Vec<_> = stages.stages.iter().map(|stage| stage.kind).collect();
     assert!(kinds.contains(&StageKind::Compute) && kinds.contains(&StageKind::Collective));
     assert!(json["stages"][0]["kind"] == "compute" || json["stages"][0]["kind"] == "collective");
-    assert!(json["stages"][0]["devices"][1]["constant"].is_number());
+    assert!(json["stages"][0]["terms"][1]["constant"].is_number());
     assert!(json["memory"][0]["slopes"].is_object());
     assert_eq!(serde_json::from_value::<Stages>(json).expect("stages"), stages);
 }

@@ -30,6 +30,7 @@ def stages(draw, devices, axes):
     kinds = st.sampled_from(["compute", "collective"])
     count = draw(st.integers(1, 4))
     return Stages(
+        tuple(range(devices)),
         tuple(Stage(draw(kinds), str(i), tuple(term() for _ in range(devices))) for i in range(count)),
         tuple(Affine(draw(seconds), {axes[0]: draw(seconds)}) for _ in range(devices)),
     )

@@ -122,9 +122,9 @@ def test_a_slow_kind_is_left_out_as_a_whole():
         stages = toy_stages(shares)
         terms = tuple(
             type(term)(0.05 if d > 1 and shares["a"][d] > 0 else 0.0, term.slopes)
-            for d, term in enumerate(stages.stages[0].devices)
+            for d, term in enumerate(stages.stages[0].terms)
         )
-        return type(stages)((type(stages.stages[0])("compute", "w", terms),), stages.memory)
+        return type(stages)(stages.kinds, (type(stages.stages[0])("compute", "w", terms),), stages.memory)
 
     toy.stages = slow_launch
     found = balance(toy, {"a": 1000}, machine(speeds), {"a": [200] * 5}, {})

@@ -55,16 +55,20 @@ class Toy:
                 ]
             stages.append(Stage("collective", kind, tuple(terms)))
         memory = tuple(Affine(self.memory, dict(self.activations)) for _ in devices)
-        return Stages(tuple(stages), memory)
+        return Stages(tuple(devices), tuple(stages), memory)
 
     def simulate(self, splits):
         self.simulations += 1
         shares = fractions(splits)
         stages = self.stages(shares)
         compute = [
-            sum(s.devices[d].at(shares, d) for s in stages.stages if s.kind == "compute")
+            sum(s.terms[d].at(shares, d) for s in stages.stages if s.kind == "compute")
             for d in range(len(self.speeds))
         ]
-        communication = sum(s.seconds(shares) for s in stages.stages if s.kind == "collective")
+        communication = sum(
+            max(s.terms[d].at(shares, d) for d in range(len(self.speeds)))
+            for s in stages.stages
+            if s.kind == "collective"
+        )
         memory = tuple(term.at(shares, d) for d, term in enumerate(stages.memory))
         return Simulation(stages.seconds(shares), tuple(compute), communication, memory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hap.balance.linear_program import DoesNotFitError
+from hap.balance.linear_program import DoesNotFitError, write_linear_program
 from hap.balance.rounding import Rounded, fractions, largest_remainder, least_maximum, round_shares, rounded
 from hap.balance.stages import Affine, Evaluator, Machine, MemoryParts, Shares, Simulation, Stage, Stages
 from hap.balance.successive import Balanced, successive, without_small_shares
@@ -36,6 +36,7 @@ __all__ = [
     "rounded",
     "successive",
     "without_small_shares",
+    "write_linear_program",
 ]
 
 
@@ -89,14 +90,16 @@ class _Fixed:
         stages = self.evaluator.stages({**shares, **self.shares})
         if not self.splits:
             return stages
+        first = [stages.kinds.index(kind) for kind in range(len(stages.memory))]
         return Stages(
-            tuple(Stage(stage.kind, stage.name, self._free(stage.devices)) for stage in stages.stages),
-            self._free(stages.memory),
+            stages.kinds,
+            tuple(Stage(it.kind, it.name, self._free(it.terms, first), it.count) for it in stages.stages),
+            self._free(stages.memory, first),
         )
 
-    def _free(self, terms: Sequence[Affine]) -> tuple[Affine, ...]:
+    def _free(self, terms: Sequence[Affine], first: Sequence[int]) -> tuple[Affine, ...]:
         found = []
-        for device, term in enumerate(terms):
+        for term, device in zip(terms, first, strict=True):
             fixed = {axis: slope for axis, slope in term.slopes.items() if axis in self.shares}
             free = {axis: slope for axis, slope in term.slopes.items() if axis not in self.shares}
             found.append(Affine(Affine(term.constant, fixed).at(self.shares, device), free))

@@ -1,78 +1,111 @@
-"""One linear program, solved by HiGHS."""
+"""Linear programs, solved by HiGHS."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import highspy
 import numpy as np
-import numpy.typing as npt
 
+from hap.balance.stages import Array, Numbers
 from hap.errors import PlanError
-
-Array = npt.NDArray[np.float64]
 
 INFINITY = float("inf")
 # Beyond so many rows the interior point method beats the simplex method (measured on 64 devices x 1000 stages).
 INTERIOR_POINT_ROWS = 10_000
 
 
-class Rows:
-    """Rows of a linear program, collected as compressed sparse rows."""
+@dataclass(frozen=True, slots=True)
+class LinearProgram:
+    """Minimise ``cost @ columns`` where ``lower <= columns <= upper`` and ``row_lower <= matrix @ columns <= row_upper``.
 
-    def __init__(self, columns: int) -> None:
-        self.columns = columns
-        self.starts: list[int] = []
-        self.index: list[int] = []
-        self.value: list[float] = []
-        self.lower: list[float] = []
-        self.upper: list[float] = []
-
-    def add(self, columns: Any, values: Any, lower: float = -INFINITY, upper: float = INFINITY) -> None:
-        """One row: ``lower <= sum of values * columns <= upper``."""
-        self.starts.append(len(self.index))
-        self.index.extend(int(column) for column in columns)
-        self.value.extend(float(value) for value in values)
-        self.lower.append(float(lower))
-        self.upper.append(float(upper))
-
-
-def minimise(rows: Rows, cost: Array, lower: Array, upper: Array) -> tuple[Array, Array] | None:
-    """Values of the columns and duals of the rows of the optimum; ``None`` where there is no feasible point.
-
-    Raises ``PlanError`` where the solver gives up.
+    The matrix is given by its entries: ``values`` at ``rows`` and ``columns``, in any order, no place twice.
     """
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("primal_feasibility_tolerance", 1e-9)
-    solver.setOptionValue("dual_feasibility_tolerance", 1e-9)
-    solver.setOptionValue("solver", "ipm" if len(rows.lower) > INTERIOR_POINT_ROWS else "simplex")
-    status = solver.passModel(
-        rows.columns,
-        len(rows.lower),
-        len(rows.index),
+
+    cost: Array
+    lower: Array
+    upper: Array
+    row_lower: Array
+    row_upper: Array
+    rows: Numbers
+    columns: Numbers
+    values: Array
+
+
+class Solver:
+    """Solves linear programs, each from the optimum of the one before where that has the same shape."""
+
+    def __init__(self) -> None:
+        self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._highs.setOptionValue("output_flag", False)
+        self._highs.setOptionValue("threads", 1)
+        self._highs.setOptionValue("primal_feasibility_tolerance", 1e-9)
+        self._highs.setOptionValue("dual_feasibility_tolerance", 1e-9)
+        self._shape: tuple[int, int] | None = None
+
+    def minimise(self, program: LinearProgram) -> tuple[Array, Array] | None:
+        """Values of the columns and duals of the rows of the optimum; ``None`` where there is no feasible point.
+
+        Raises:
+            PlanError: the solver gives up.
+        """
+        highs, shape = self._highs, (len(program.cost), len(program.row_lower))
+        basis = highs.getBasis() if shape == self._shape else None
+        _pass(highs, program)
+        highs.setOptionValue("solver", "ipm" if shape[1] > INTERIOR_POINT_ROWS else "simplex")
+        if basis is not None:
+            highs.setBasis(basis)
+        highs.run()
+        outcome = highs.getModelStatus()
+        self._shape = shape if outcome == highspy.HighsModelStatus.kOptimal else None
+        if outcome in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+            return None
+        if outcome != highspy.HighsModelStatus.kOptimal:
+            raise PlanError(
+                f"the linear program of the shares was not solved: HiGHS says {highs.modelStatusToString(outcome)}"
+            )
+        solution = highs.getSolution()
+        return np.array(solution.col_value), np.array(solution.row_dual)
+
+
+def write(program: LinearProgram, columns: Sequence[str], rows: Sequence[str], path: Path) -> None:
+    """Writes a program in LP format with these names, which must differ and consist of letters, digits and ``_.``.
+
+    Raises:
+        PlanError: the file cannot be written.
+    """
+    highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs.setOptionValue("output_flag", False)
+    _pass(highs, program)
+    for number, name in enumerate(columns):
+        highs.passColName(number, name)
+    for number, name in enumerate(rows):
+        highs.passRowName(number, name)
+    if highs.writeModel(str(path)) == highspy.HighsStatus.kError:
+        raise PlanError(f"the linear program cannot be written to {path}: is its folder there, and does it end in .lp?")
+
+
+def _pass(highs: Any, program: LinearProgram) -> None:
+    order = np.argsort(program.rows, kind="stable")
+    starts = np.searchsorted(program.rows[order], np.arange(len(program.row_lower)))
+    status = highs.passModel(
+        len(program.cost),
+        len(program.row_lower),
+        len(program.values),
         int(highspy.MatrixFormat.kRowwise),
         int(highspy.ObjSense.kMinimize),
         0.0,
-        np.asarray(cost, dtype=np.float64),
-        np.asarray(lower, dtype=np.float64),
-        np.asarray(upper, dtype=np.float64),
-        np.array(rows.lower),
-        np.array(rows.upper),
-        np.array(rows.starts, dtype=np.int32),
-        np.array(rows.index, dtype=np.int32),
-        np.array(rows.value),
-        np.zeros(rows.columns, dtype=np.int32),
+        program.cost,
+        program.lower,
+        program.upper,
+        program.row_lower,
+        program.row_upper,
+        starts.astype(np.int32),
+        program.columns[order].astype(np.int32),
+        program.values[order],
+        np.zeros(len(program.cost), dtype=np.int32),
     )
     assert status != highspy.HighsStatus.kError, "the linear program is malformed"
-    solver.run()
-    outcome = solver.getModelStatus()
-    if outcome in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
-        return None
-    if outcome != highspy.HighsModelStatus.kOptimal:
-        raise PlanError(
-            f"the linear program of the shares was not solved: HiGHS says {solver.modelStatusToString(outcome)}"
-        )
-    solution = solver.getSolution()
-    return np.array(solution.col_value), np.array(solution.row_dual)

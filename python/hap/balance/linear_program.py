@@ -7,25 +7,26 @@
                 max(0, current_ad - radius) <= share_ad <= min(1, current_ad + radius)
 
 Devices whose terms, memory and current shares are the same become one *class* with one share each. Stages whose terms
-are multiples of each other (repeated blocks, collectives along one axis) become one row block with a weight.
+are multiples of each other (repeated blocks, collectives along one axis) become one row block with a weight
+(:mod:`hap.balance.merged`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
-from hap.balance.highs import INFINITY, Array, Rows, minimise
-from hap.balance.stages import Shares, Stages
+from hap.balance.highs import INFINITY, LinearProgram, Solver, write
+from hap.balance.merged import Merged, merged
+from hap.balance.stages import Array, Numbers, Shares, Stages
 from hap.errors import PlanError
 from hap.units import bytes_text
-
-# Row blocks that agree to so many decimals, after scaling to a largest entry of 1, are multiples of each other.
-DECIMALS = 12
 
 
 class DoesNotFitError(PlanError):
@@ -63,43 +64,13 @@ class Solution:
     weights: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Stages whose terms are multiples of ``constants + slopes @ shares``: constants [class], slopes [class, axis]."""
-
-    constants: Array
-    slopes: Array
-    weight: float
-    computation: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """The problem over classes of devices.
-
-    ``classes`` lists their members, ``offset`` holds the seconds that no share changes.
-    """
-
-    axes: tuple[str, ...]
-    classes: tuple[tuple[int, ...], ...]
-    blocks: tuple[_Block, ...]
-    offset: float
-    memory: Array
-    memory_slopes: Array
-    lower: Array
-    upper: Array
-
-    @property
-    def members(self) -> Array:
-        return np.array([len(members) for members in self.classes], dtype=np.float64)
-
-
 def solve(
     stages: Stages,
     shares: Shares,
     capacity: Sequence[float],
     radius: float = 1.0,
     left_out: AbstractSet[tuple[str, int]] = frozenset(),
+    solver: Solver | None = None,
 ) -> Solution:
     """The shares that minimise the linearised step time within the trust region.
 
@@ -109,198 +80,131 @@ def solve(
         capacity: bytes of memory of each device.
         radius: how far each share may move.
         left_out: pairs (axis, device) whose share is 0; their current share must be 0.
+        solver: one that has solved a like problem before, which saves time.
 
     Raises:
         DoesNotFitError: no shares in the trust region fit memory.
         PlanError: the solver gave up.
     """
-    model = _model(stages, shares, capacity, radius, left_out)
+    model = merged(stages, shares, capacity, radius, left_out)
     if not model.axes:
         return Solution(dict(shares), stages.seconds(shares), _equal(len(capacity)))
-    times, point, duals = _minimise_time(model) or (None, None, None)
-    if times is None or point is None or duals is None:
-        return _report_excess(model, shares, capacity)
-    found = _expand(model, point, shares)
-    return Solution(found, stages.seconds(found), _weights(model, times, duals))
+    solver = solver or Solver()
+    optimum = solver.minimise(_fastest(model))
+    if optimum is None:
+        _report_excess(model, shares, capacity, solver)
+    blocks, kinds = model.constants.shape
+    values, duals = optimum
+    found = _expand(model, values[blocks:], shares)
+    return Solution(found, stages.seconds(found), _weights(model, values[:blocks], duals[: blocks * kinds]))
+
+
+def write_linear_program(
+    stages: Stages, shares: Shares, capacity: Sequence[float], path: str | Path, radius: float = 1.0
+) -> None:
+    """Writes the linear program of :func:`solve` to a file in LP format, for a look or for another solver.
+
+    Columns are ``seconds.N`` of the block of stages N and ``share.AXIS.D`` of the first device D of a class; rows are
+    ``busy.N.D`` (block N lasts as long as class D is busy), ``whole.AXIS`` (shares sum to one) and ``memory.D``.
+    The objective is a fraction of the step time at most 1 and leaves out what no share changes.
+
+    Raises:
+        PlanError: the file cannot be written, or its name does not end in ``.lp``.
+    """
+    model = merged(stages, shares, capacity, radius, frozenset())
+    # The format forbids most punctuation.
+    axes = [re.sub(r"\W", "_", axis) for axis in model.axes]
+    blocks = range(len(model.weight))
+    columns = [f"seconds.{n}" for n in blocks] + [f"share.{axis}.{d}" for d in model.first for axis in axes]
+    rows = [f"busy.{n}.{d}" for n in blocks for d in model.first]
+    rows += [f"whole.{axis}" for axis in axes] + [f"memory.{d}" for d in model.first]
+    write(_fastest(model), columns, rows, Path(path))
 
 
 def _equal(devices: int) -> tuple[float, ...]:
     return (1.0 / devices,) * devices
 
 
-def _model(
-    stages: Stages,
-    shares: Shares,
-    capacity: Sequence[float],
-    radius: float,
-    left_out: AbstractSet[tuple[str, int]],
-) -> _Model:
-    axes = stages.axes()
-    devices = len(capacity)
-    count = len(stages.stages)
-    constants = np.array([[term.constant for term in stage.devices] for stage in stages.stages]).reshape(count, devices)
-    slopes = np.array(
-        [[[term.slopes.get(axis, 0.0) for axis in axes] for term in stage.devices] for stage in stages.stages]
-    ).reshape(count, devices, len(axes))
-    # Memory is measured in units of the device's capacity, so that all rows are of like size.
-    limits = np.array(capacity, dtype=np.float64)
-    memory = np.array([term.constant for term in stages.memory]) / limits
-    memory_slopes = np.array([[term.slopes.get(axis, 0.0) for axis in axes] for term in stages.memory])
-    memory_slopes = memory_slopes.reshape(devices, len(axes)) / limits[:, None]
-    current = np.array([shares[axis] for axis in axes]).reshape(len(axes), devices).T
-    excluded = np.array([[(axis, device) in left_out for axis in axes] for device in range(devices)], dtype=bool)
-    excluded = excluded.reshape(devices, len(axes))
-    assert not np.any(current[excluded]), "a share that is left out must be 0 already"
-    lower = np.maximum(0.0, current - radius)
-    upper = np.where(excluded, 0.0, np.minimum(1.0, current + radius))
-
-    classes: dict[bytes, list[int]] = {}
-    for device in range(devices):
-        # Adding 0.0 turns -0.0 into 0.0, which has other bytes.
-        parts = (
-            constants[:, device],
-            slopes[:, device],
-            memory[device],
-            memory_slopes[device],
-            lower[device],
-            upper[device],
-        )
-        key = b"|".join((np.asarray(part) + 0.0).tobytes() for part in parts)
-        classes.setdefault(key, []).append(device)
-    first = [members[0] for members in classes.values()]
-    computation = np.array([stage.kind == "compute" for stage in stages.stages], dtype=bool)
-    blocks, offset = _blocks(constants[:, first], slopes[:, first], computation)
-    return _Model(
-        axes=axes,
-        classes=tuple(tuple(members) for members in classes.values()),
-        blocks=blocks,
-        offset=offset,
-        memory=memory[first],
-        memory_slopes=memory_slopes[first],
-        lower=lower[first],
-        upper=upper[first],
+def _fastest(model: Merged) -> LinearProgram:
+    """Columns: times [block], shares [class, axis]. Rows: [block, class], then those of :func:`_limits`."""
+    blocks, kinds = model.constants.shape
+    busy = blocks * kinds
+    block, kind, axis = np.nonzero(model.slopes)
+    longest = (np.arange(busy), np.repeat(np.arange(blocks), kinds), np.ones(busy))
+    work = (block * kinds + kind, blocks + kind * len(model.axes) + axis, -model.slopes[block, kind, axis])
+    rows, columns, values = map(np.concatenate, zip(longest, work, *_limits(model, busy, blocks), strict=True))
+    return LinearProgram(
+        cost=np.concatenate([model.weight / (model.weight.sum() or 1.0), np.zeros(model.lower.size)]),
+        lower=np.concatenate([np.full(blocks, -INFINITY), model.lower.ravel()]),
+        upper=np.concatenate([np.full(blocks, INFINITY), model.upper.ravel()]),
+        row_lower=np.concatenate([model.constants.ravel(), np.ones(len(model.axes)), np.full(kinds, -INFINITY)]),
+        row_upper=np.concatenate([np.full(busy, INFINITY), np.ones(len(model.axes)), 1.0 - model.memory]),
+        rows=rows,
+        columns=columns,
+        values=values,
     )
 
 
-def _blocks(constants: Array, slopes: Array, computation: npt.NDArray[np.bool_]) -> tuple[tuple[_Block, ...], float]:
-    """Merges stages that are multiples of each other; also the seconds that no share changes."""
-    offset = 0.0
-    merged: dict[bytes, list[int]] = {}
-    scales = np.zeros(len(constants))
-    scaled: list[tuple[Array, Array]] = []
-    for stage in range(len(constants)):
-        base = float(constants[stage].min())
-        above = constants[stage] - base
-        scaled.append((above, slopes[stage]))
-        if not np.any(slopes[stage]):
-            offset += base + float(above.max())
-            continue
-        offset += base
-        scales[stage] = max(float(above.max()), float(np.abs(slopes[stage]).max()))
-        rows = np.concatenate([above, slopes[stage].ravel()]) / scales[stage]
-        merged.setdefault((np.round(rows, DECIMALS) + 0.0).tobytes(), []).append(stage)
-    blocks = []
-    for members in merged.values():
-        above, block_slopes = scaled[members[0]]
-        scale = scales[members[0]]
-        weight = float(scales[members].sum())
-        blocks.append(
-            _Block(
-                above / scale, block_slopes / scale, weight, float(scales[[m for m in members if computation[m]]].sum())
-            )
-        )
-    return tuple(blocks), offset
+def _least_excess(model: Merged) -> LinearProgram:
+    """Columns: the largest excess, shares [class, axis]. Rows: those of :func:`_limits`, memory with the excess."""
+    axes, kinds = len(model.axes), len(model.members)
+    worst = (axes + np.arange(kinds), np.zeros(kinds, dtype=np.int64), -np.ones(kinds))
+    rows, columns, values = map(np.concatenate, zip(worst, *_limits(model, 0, 1), strict=True))
+    return LinearProgram(
+        cost=np.concatenate([[1.0], np.zeros(model.lower.size)]),
+        lower=np.concatenate([[0.0], model.lower.ravel()]),
+        upper=np.concatenate([[INFINITY], model.upper.ravel()]),
+        row_lower=np.concatenate([np.ones(axes), np.full(kinds, -INFINITY)]),
+        row_upper=np.concatenate([np.ones(axes), 1.0 - model.memory]),
+        rows=rows,
+        columns=columns,
+        values=values,
+    )
 
 
-def _minimise_time(model: _Model) -> tuple[Array, Array, Array] | None:
-    """Times [block], shares [class, axis] and duals [block, class]; ``None`` where memory does not fit."""
+def _limits(model: Merged, row: int, column: int) -> list[tuple[Numbers, Numbers, Array]]:
+    """Entries of rows from ``row`` on, with the shares from ``column`` on: sums of shares [axis], memory [class]."""
     kinds, axes = model.lower.shape
-    blocks = len(model.blocks)
-    total = sum(block.weight for block in model.blocks) or 1.0
-    cost = np.concatenate([[block.weight / total for block in model.blocks], np.zeros(kinds * axes)])
-    rows = Rows(blocks + kinds * axes)
-    for index, block in enumerate(model.blocks):
-        for kind in range(kinds):
-            columns = blocks + kind * axes + np.flatnonzero(block.slopes[kind])
-            values = -block.slopes[kind][np.flatnonzero(block.slopes[kind])]
-            rows.add([index, *columns], [1.0, *values], lower=block.constants[kind])
-    _add_share_rows(rows, model, blocks)
-    for kind in range(kinds):
-        columns = np.flatnonzero(model.memory_slopes[kind])
-        rows.add(blocks + kind * axes + columns, model.memory_slopes[kind][columns], upper=1.0 - model.memory[kind])
-    lower = np.concatenate([np.full(blocks, -INFINITY), model.lower.ravel()])
-    upper = np.concatenate([np.full(blocks, INFINITY), model.upper.ravel()])
-    found = minimise(rows, cost, lower, upper)
-    if found is None:
-        return None
-    values, row_duals = found
-    return (
-        values[:blocks],
-        values[blocks:].reshape(kinds, axes),
-        row_duals[: blocks * kinds].reshape(blocks, kinds) * total,
-    )
+    shares = column + np.arange(kinds * axes)
+    kind, axis = np.nonzero(model.memory_slopes)
+    return [
+        (row + np.tile(np.arange(axes), kinds), shares, np.repeat(model.members, axes)),
+        (row + axes + kind, column + kind * axes + axis, model.memory_slopes[kind, axis]),
+    ]
 
 
-def _report_excess(model: _Model, shares: Shares, capacity: Sequence[float]) -> Solution:
+def _report_excess(model: Merged, shares: Shares, capacity: Sequence[float], solver: Solver) -> NoReturn:
     """Raises :class:`DoesNotFitError` for the shares whose largest excess, as a fraction of the memory, is smallest."""
-    kinds, axes = model.lower.shape
-    rows = Rows(1 + kinds * axes)
-    _add_share_rows(rows, model, 1)
-    for kind in range(kinds):
-        columns = np.flatnonzero(model.memory_slopes[kind])
-        values = model.memory_slopes[kind][columns]
-        rows.add([0, *(1 + kind * axes + columns)], [-1.0, *values], upper=1.0 - model.memory[kind])
-    cost = np.concatenate([[1.0], np.zeros(kinds * axes)])
-    lower = np.concatenate([[0.0], model.lower.ravel()])
-    upper = np.concatenate([[INFINITY], model.upper.ravel()])
-    found = minimise(rows, cost, lower, upper)
-    if found is None:
+    optimum = solver.minimise(_least_excess(model))
+    if optimum is None:
         raise PlanError("the shares cannot sum to one: too many devices are left out of an axis")
-    point = found[0][1:].reshape(kinds, axes)
-    over = model.memory + (model.memory_slopes * point).sum(axis=1) - 1.0
+    point = optimum[0][1:]
+    over = model.memory + (model.memory_slopes * point.reshape(model.lower.shape)).sum(axis=1) - 1.0
     kind = int(np.argmax(over))
-    device = model.classes[kind][0]
+    device = int(model.first[kind])
     raise DoesNotFitError(device, float(over[kind]) * capacity[device], capacity[device], _expand(model, point, shares))
 
 
-def _add_share_rows(rows: Rows, model: _Model, first: int) -> None:
-    """The shares of each axis, over all members of all classes, sum to one."""
-    kinds, axes = model.lower.shape
-    for axis in range(axes):
-        rows.add(first + np.arange(kinds) * axes + axis, model.members, lower=1.0, upper=1.0)
-
-
-def _expand(model: _Model, point: Array, shares: Shares) -> Shares:
+def _expand(model: Merged, point: Array, shares: Shares) -> Shares:
     """The shares of all devices from those of the classes; sums are made exact against the solver's tolerance."""
-    found = dict(shares)
-    point = np.clip(point, model.lower, model.upper)
-    totals = point.T @ model.members
-    for index, axis in enumerate(model.axes):
-        values = [0.0] * sum(len(members) for members in model.classes)
-        for kind, members in enumerate(model.classes):
-            for device in members:
-                values[device] = float(point[kind, index] / totals[index])
-        found[axis] = values
-    return found
+    point = np.clip(point.reshape(model.lower.shape), model.lower, model.upper)
+    point = point / (model.members @ point)
+    return {**shares, **dict(zip(model.axes, point.T[:, model.of].tolist(), strict=True))}
 
 
-def _weights(model: _Model, times: Array, duals: Array) -> tuple[float, ...]:
+def _weights(model: Merged, times: Array, duals: Array) -> tuple[float, ...]:
     """Prices of the devices.
 
     A stage's duals sum to the stage's weight: they say how the stage's slowest devices share the blame for its time.
     One price per device stands for all stages, so each counts by the time that its computation takes.
     """
-    devices = sum(len(members) for members in model.classes)
-    weights = np.zeros(len(model.classes))
-    for block, time, dual in zip(model.blocks, times, np.maximum(duals, 0.0), strict=True):
-        if block.computation > 0.0 and dual.sum() > 0.0:
-            weights += max(float(time), 0.0) * block.computation * dual / dual.sum()
+    duals = np.maximum(duals.reshape(model.constants.shape), 0.0)
+    blamed = duals.sum(axis=1)
+    counted = (model.computation > 0.0) & (blamed > 0.0)
+    seconds = np.maximum(times, 0.0) * model.computation
+    weights = (seconds[counted] / blamed[counted]) @ duals[counted]
     if weights.sum() <= 0.0:
-        return _equal(devices)
-    weights /= weights.sum()
-    found = [0.0] * devices
-    for kind, members in enumerate(model.classes):
-        for device in members:
-            # The dual of a class stands for all its members.
-            found[device] = float(weights[kind]) / len(members)
-    return tuple(found)
+        return _equal(len(model.of))
+    # The dual of a class stands for all its members.
+    weights = weights / weights.sum() / model.members
+    return tuple(weights[model.of].tolist())

@@ -6,7 +6,9 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hap.balance.stages import Evaluator, Machine, Shares, Simulation, Stages
+import numpy as np
+
+from hap.balance.stages import Array, Evaluator, Linear, Machine, Numbers, Shares, Simulation, Stages
 from hap.program import Splits
 
 # Simulations spent on moving units, per call.
@@ -114,7 +116,7 @@ def _improved(evaluator: Evaluator, start: Rounded, machine: Machine) -> Rounded
     while budget > 0:
         stages = evaluator.stages(fractions(best.splits))
         found = None
-        for splits in _neighbours(stages, best, machine)[: min(TRIED, budget)]:
+        for splits in _neighbours(stages, best, machine)[:budget]:
             budget -= 1
             candidate = Rounded(splits, evaluator.simulate(splits))
             if _better(candidate, best, machine):
@@ -128,18 +130,25 @@ def _improved(evaluator: Evaluator, start: Rounded, machine: Machine) -> Rounded
 
 def _neighbours(stages: Stages, current: Rounded, machine: Machine) -> list[Splits]:
     """All splits with a few units of one axis on another device, the most promising by the linear stages first."""
-    ranked: list[tuple[float, float, int, Splits]] = []
-    terms = _Terms(stages, fractions(current.splits))
-    for axis in stages.axes():
+    moved = _Moved(stages.linear, fractions(current.splits), machine.capacity)
+    ranked: list[tuple[float, float, str, tuple[int, int, int]]] = []
+    for number, axis in enumerate(stages.axes()):
         units = current.splits[axis]
-        for giver, taker, count in _moves(units, machine):
-            excess, seconds = terms.after(axis, giver, taker, count / sum(units), machine.capacity)
-            moved = list(units)
-            moved[giver] -= count
-            moved[taker] += count
-            ranked.append((round(excess, 9), seconds, len(ranked), {**current.splits, axis: moved}))
-    ranked.sort(key=lambda entry: entry[:3])
-    return [entry[3] for entry in ranked]
+        moves = list(_moves(units, machine))
+        if moves:
+            givers, takers, counts = np.array(moves).T
+            seconds = moved.seconds(number, givers, takers, counts / sum(units))
+            excess = np.round(moved.excess(number, givers, takers, counts / sum(units)), 9)
+            ranked += zip(excess.tolist(), seconds.tolist(), [axis] * len(moves), moves, strict=True)
+    ranked.sort(key=lambda entry: entry[:2])
+    return [_after(current.splits, axis, *move) for _, _, axis, move in ranked[:TRIED]]
+
+
+def _after(splits: Splits, axis: str, giver: int, taker: int, count: int) -> Splits:
+    units = list(splits[axis])
+    units[giver] -= count
+    units[taker] += count
+    return {**splits, axis: units}
 
 
 def _moves(units: Sequence[int], machine: Machine) -> Iterator[tuple[int, int, int]]:
@@ -162,29 +171,35 @@ def _moves(units: Sequence[int], machine: Machine) -> Iterator[tuple[int, int, i
                 yield giver, taker, units[giver]
 
 
-class _Terms:
-    """Stage times by device as lists, so that the effect of one move is cheap to see."""
+class _Moved:
+    """What changes where a share of one axis moves from one device to another, by the linear stages."""
 
-    def __init__(self, stages: Stages, shares: Shares) -> None:
-        self.stages = stages
-        self.shares = shares
-        self.times = [[term.at(shares, device) for device, term in enumerate(stage.devices)] for stage in stages.stages]
-        self.memory = [term.at(shares, device) for device, term in enumerate(stages.memory)]
+    def __init__(self, linear: Linear, shares: Shares, capacity: Sequence[float]) -> None:
+        columns = linear.columns(shares)
+        self.linear = linear
+        self.times = linear.times(columns)
+        self.capacity = np.array(capacity)
+        self.memory = linear.bytes(columns)
 
-    def after(self, axis: str, giver: int, taker: int, share: float, capacity: Sequence[float]) -> tuple[float, float]:
-        """Excess of memory and step time after a share of an axis has moved."""
-        seconds = 0.0
-        for stage, times in zip(self.stages.stages, self.times, strict=True):
-            lost = stage.devices[giver].slopes.get(axis, 0.0)
-            gained = stage.devices[taker].slopes.get(axis, 0.0)
-            if lost or gained:
-                times = list(times)
-                times[giver] -= lost * share
-                times[taker] += gained * share
-            seconds += max(times)
-        excess = 0.0
-        for device, (used, limit) in enumerate(zip(self.memory, capacity, strict=True)):
-            slope = self.stages.memory[device].slopes.get(axis, 0.0)
-            change = share * slope * ((device == taker) - (device == giver))
-            excess = max(excess, (used + change) / limit - 1.0)
-        return excess, seconds
+    def seconds(self, axis: int, givers: Numbers, takers: Numbers, shares: Array) -> Array:
+        """Change of the step time by [move]."""
+        slopes = self.linear.slopes[:, :, axis]
+        moving = slopes.any(axis=1)
+        slopes, times, counts = slopes[moving][:, self.linear.kinds], self.times[moving], self.linear.counts[moving]
+        # Of the devices that do not move, one of the three slowest is the slowest.
+        slowest = np.argsort(-times, axis=1, kind="stable")[:, :3]
+        stays = (slowest[:, :, None] != givers) & (slowest[:, :, None] != takers)
+        rest = np.where(stays, np.take_along_axis(times, slowest, axis=1)[:, :, None], -np.inf).max(axis=1)
+        given = times[:, givers] - slopes[:, givers] * shares
+        taken = times[:, takers] + slopes[:, takers] * shares
+        after = np.maximum(rest, np.maximum(given, taken))
+        return counts @ (after - times.max(axis=1, keepdims=True, initial=-np.inf))
+
+    def excess(self, axis: int, givers: Numbers, takers: Numbers, shares: Array) -> Array:
+        """Largest excess of memory, as a fraction of it, by [move]."""
+        slopes = self.linear.memory_slopes[self.linear.kinds, axis]
+        used = np.tile(self.memory, (len(shares), 1))
+        moves = np.arange(len(shares))
+        used[moves, givers] -= slopes[givers] * shares
+        used[moves, takers] += slopes[takers] * shares
+        return np.maximum(0.0, (used / self.capacity - 1.0).max(axis=1))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from hap.balance.highs import Solver
 from hap.balance.linear_program import DoesNotFitError, solve
 from hap.balance.stages import Evaluator, Machine, Shares, Stages
 
@@ -64,10 +65,10 @@ def successive(
     Shares in ``left_out`` are zero before and after. Memory that no shares fit is reported in :attr:`Balanced.excess`.
     """
     best = _evaluate(evaluator, shares, machine, left_out)
-    radius = 1.0
+    radius, solver = 1.0, Solver()
     for _ in range(STEPS):
         try:
-            solution = solve(best.stages, best.shares, machine.capacity, radius, left_out)
+            solution = solve(best.stages, best.shares, machine.capacity, radius, left_out, solver)
         except DoesNotFitError as error:
             # Towards the shares that overrun least; the exact evaluation decides as always.
             proposal, seconds, weights = error.shares, 0.0, best.weights

@@ -1,0 +1,108 @@
+"""The ratio problem with everything merged that is alike: devices into classes, stages into blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+
+from hap.balance.stages import Array, Linear, Marks, Numbers, Shares, Stages, alike
+
+# Row blocks that agree to so many decimals, after scaling to a largest entry of 1, are multiples of each other.
+DECIMALS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The ratio problem over classes of devices and blocks of stages.
+
+    The stages of a block are multiples of ``constants + slopes @ shares``: together ``weight`` times as long, those of
+    computation among them ``computation`` times. Memory is in units of the device's capacity, so that all rows are of
+    like size.
+
+    Attributes:
+        axes: the axes that matter.
+        first: the first device of each [class].
+        of: number of its class by [device].
+        members: number of devices by [class].
+        constants: by [block, class].
+        slopes: by [block, class, axis].
+        weight: seconds by [block].
+        computation: seconds by [block].
+        memory: fraction of the capacity by [class].
+        memory_slopes: the same per unit share by [class, axis].
+        lower: least share by [class, axis].
+        upper: greatest share by [class, axis].
+    """
+
+    axes: tuple[str, ...]
+    first: Numbers
+    of: Numbers
+    members: Array
+    constants: Array
+    slopes: Array
+    weight: Array
+    computation: Array
+    memory: Array
+    memory_slopes: Array
+    lower: Array
+    upper: Array
+
+
+def merged(
+    stages: Stages, shares: Shares, capacity: Sequence[float], radius: float, left_out: AbstractSet[tuple[str, int]]
+) -> Merged:
+    """Merges devices whose terms, memory, current shares and limits agree, and stages that are multiples of each other.
+
+    An optimum of the merged problem is one of the whole: the mean of an optimum over equal devices is an optimum.
+    """
+    linear = stages.linear
+    limits = np.array(capacity, dtype=np.float64)
+    current = linear.columns(shares)
+    excluded = _excluded(linear, left_out)
+    assert not np.any(current[excluded]), "a share that is left out must be 0 already"
+    first, of = alike(np.vstack([linear.kinds, limits, current, excluded]))
+    kinds, current, excluded = linear.kinds[first], current[:, first].T, excluded[:, first].T
+    constants, slopes, weight, computation = _blocks(linear, kinds)
+    return Merged(
+        axes=linear.axes,
+        first=first,
+        of=of,
+        members=np.bincount(of).astype(np.float64),
+        constants=constants,
+        slopes=slopes,
+        weight=weight,
+        computation=computation,
+        memory=linear.memory[kinds] / limits[first],
+        memory_slopes=linear.memory_slopes[kinds] / limits[first, None],
+        lower=np.maximum(0.0, current - radius),
+        upper=np.where(excluded, 0.0, np.minimum(1.0, current + radius)),
+    )
+
+
+def _excluded(linear: Linear, left_out: AbstractSet[tuple[str, int]]) -> Marks:
+    """Which shares must be 0, by [axis, device]."""
+    found = np.zeros((len(linear.axes), len(linear.kinds)), dtype=np.bool_)
+    rows = {axis: row for row, axis in enumerate(linear.axes)}
+    for axis, device in left_out:
+        if axis in rows:
+            found[rows[axis], device] = True
+    return found
+
+
+def _blocks(linear: Linear, kinds: Numbers) -> tuple[Array, Array, Array, Array]:
+    """Constants, slopes, weight and computation of the blocks: of the stages whose time any share changes."""
+    moving = linear.slopes.any(axis=(1, 2))
+    constants, slopes = linear.constants[moving][:, kinds], linear.slopes[moving][:, kinds]
+    # What all devices spend in any case changes no choice.
+    constants = constants - constants.min(axis=1, keepdims=True)
+    scale = np.maximum(constants.max(axis=1, initial=0.0), np.abs(slopes).max(axis=(1, 2), initial=0.0))
+    constants, slopes = constants / scale[:, None], slopes / scale[:, None, None]
+    rows = np.concatenate([constants[:, :, None], slopes], axis=2).reshape(len(scale), kinds.size * (1 + len(linear.axes)))
+    first, of = alike(np.round(rows, DECIMALS).T)
+    seconds = linear.counts[moving] * scale
+    weight = np.bincount(of, seconds, minlength=len(first))
+    computation = np.bincount(of, seconds * linear.computation[moving], minlength=len(first))
+    return constants[first], slopes[first], weight, computation
