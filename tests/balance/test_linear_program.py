@@ -1,5 +1,6 @@
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,7 +117,7 @@ def test_the_trust_region_bounds_every_share():
 def test_devices_that_are_left_out_keep_no_share():
     shares = {"batch": [0.0, 0.5, 0.5]}
     toy = Toy([1.0, 1.0, 3.0], [("batch", 1.0)])
-    solution = solve(toy.stages(shares), shares, [1e9] * 3, left_out={("batch", 0)})
+    solution = solve(toy.stages(shares), shares, [1e9] * 3, left_out={"batch": np.array([True, False, False])})
     assert solution.shares["batch"] == pytest.approx([0.0, 0.25, 0.75])
 
 

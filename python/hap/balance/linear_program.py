@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -24,7 +23,7 @@ import numpy as np
 
 from hap.balance.highs import INFINITY, LinearProgram, Solver, write
 from hap.balance.merged import Merged, merged
-from hap.balance.stages import Array, Numbers, Shares, Stages
+from hap.balance.stages import Array, LeftOut, Numbers, Shares, Stages
 from hap.errors import PlanError
 from hap.units import bytes_text
 
@@ -69,7 +68,7 @@ def solve(
     shares: Shares,
     capacity: Sequence[float],
     radius: float = 1.0,
-    left_out: AbstractSet[tuple[str, int]] = frozenset(),
+    left_out: LeftOut | None = None,
     solver: Solver | None = None,
 ) -> Solution:
     """The shares that minimise the linearised step time within the trust region.
@@ -79,14 +78,14 @@ def solve(
         shares: the current shares, centre of the trust region.
         capacity: bytes of memory of each device.
         radius: how far each share may move.
-        left_out: pairs (axis, device) whose share is 0; their current share must be 0.
+        left_out: whose share is 0; their current share must be 0.
         solver: one that has solved a like problem before, which saves time.
 
     Raises:
         DoesNotFitError: no shares in the trust region fit memory.
         PlanError: the solver gave up.
     """
-    model = merged(stages, shares, capacity, radius, left_out)
+    model = merged(stages, shares, capacity, radius, left_out or {})
     if not model.axes:
         return Solution(dict(shares), stages.seconds(shares), _equal(len(capacity)))
     solver = solver or Solver()
@@ -111,7 +110,7 @@ def write_linear_program(
     Raises:
         PlanError: the file cannot be written, or its name does not end in ``.lp``.
     """
-    model = merged(stages, shares, capacity, radius, frozenset())
+    model = merged(stages, shares, capacity, radius, {})
     # The format forbids most punctuation.
     axes = [re.sub(r"\W", "_", axis) for axis in model.axes]
     blocks = range(len(model.weight))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
 
-from hap.balance.stages import Array, Linear, Marks, Numbers, Shares, Stages, alike
+from hap.balance.stages import Array, LeftOut, Linear, Numbers, Shares, Stages, alike
 
 # Row blocks that agree to so many decimals, after scaling to a largest entry of 1, are multiples of each other.
 DECIMALS = 12
@@ -52,7 +51,7 @@ class Merged:
 
 
 def merged(
-    stages: Stages, shares: Shares, capacity: Sequence[float], radius: float, left_out: AbstractSet[tuple[str, int]]
+    stages: Stages, shares: Shares, capacity: Sequence[float], radius: float, left_out: LeftOut
 ) -> Merged:
     """Merges devices whose terms, memory, current shares and limits agree, and stages that are multiples of each other.
 
@@ -61,7 +60,8 @@ def merged(
     linear = stages.linear
     limits = np.array(capacity, dtype=np.float64)
     current = linear.columns(shares)
-    excluded = _excluded(linear, left_out)
+    nobody = np.zeros(len(limits), dtype=np.bool_)
+    excluded = np.array([left_out.get(axis, nobody) for axis in linear.axes], dtype=np.bool_).reshape(current.shape)
     assert not np.any(current[excluded]), "a share that is left out must be 0 already"
     first, of = alike(np.vstack([linear.kinds, limits, current, excluded]))
     kinds, current, excluded = linear.kinds[first], current[:, first].T, excluded[:, first].T
@@ -80,16 +80,6 @@ def merged(
         lower=np.maximum(0.0, current - radius),
         upper=np.where(excluded, 0.0, np.minimum(1.0, current + radius)),
     )
-
-
-def _excluded(linear: Linear, left_out: AbstractSet[tuple[str, int]]) -> Marks:
-    """Which shares must be 0, by [axis, device]."""
-    found = np.zeros((len(linear.axes), len(linear.kinds)), dtype=np.bool_)
-    rows = {axis: row for row, axis in enumerate(linear.axes)}
-    for axis, device in left_out:
-        if axis in rows:
-            found[rows[axis], device] = True
-    return found
 
 
 def _blocks(linear: Linear, kinds: Numbers) -> tuple[Array, Array, Array, Array]:

@@ -5,7 +5,7 @@ Both come from the Rust core (:mod:`hap.planning.engine`); the tests also write 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
@@ -22,6 +22,9 @@ Marks: TypeAlias = npt.NDArray[np.bool_]
 
 Shares: TypeAlias = dict[str, list[float]]
 """The fraction of an axis that each device gets, by the name of the axis; each list sums to one."""
+
+LeftOut: TypeAlias = Mapping[str, Marks]
+"""The devices whose share must be zero, by the name of the axis; nobody where an axis is absent."""
 
 
 class Affine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

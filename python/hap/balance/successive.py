@@ -3,21 +3,23 @@
 The stages are affine in the shares only near the shares that they were linearised at: the compute-bound and the
 memory-bound side of an operator differ, an all-to-all between two axes moves a product of shares, and a device without
 a share pays no launch overhead. So a solution of the linear program is a *proposal*: it counts only if the stages
-linearised there, whose value there is exact, say that the step got faster; else the trust region shrinks.
+linearised there, whose value there is exact, say that the step got faster. Else shares that are zero stay zero, since
+the step jumps where a device gets its first share, and then the trust region shrinks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hap.balance.highs import Solver
 from hap.balance.linear_program import DoesNotFitError, solve
-from hap.balance.stages import Evaluator, Machine, Shares, Stages
+from hap.balance.stages import Evaluator, LeftOut, Machine, Shares, Stages
 
 # Solutions of the linear program per call; each costs one evaluation of the stages.
 STEPS = 8
-# The trust region shrinks by this factor after a step that did not improve.
+# After a step that did not improve, the next one is at most this fraction as long.
 SHRINK = 0.25
 # Improvements below this fraction end the search.
 TOLERANCE = 1e-4
@@ -37,7 +39,7 @@ class Balanced:
         seconds: the step time at these shares.
         excess: by how much the worst device exceeds its memory, as a fraction of it; 0 where all fit.
         weights: prices of the devices for synthesis, summing to 1.
-        left_out: pairs (axis, device) that were set to zero on purpose.
+        left_out: which shares were set to zero on purpose.
     """
 
     shares: Shares
@@ -45,42 +47,47 @@ class Balanced:
     seconds: float
     excess: float
     weights: tuple[float, ...]
-    left_out: frozenset[tuple[str, int]]
+    left_out: LeftOut
 
     def better_than(self, other: Balanced) -> bool:
         """Whether it overruns memory less, or, overrunning it as little, is faster by more than the tolerance."""
-        if abs(self.excess - other.excess) > 1e-9:
-            return self.excess < other.excess
-        return self.seconds < other.seconds * (1.0 - TOLERANCE)
+        return _better(self.excess, self.seconds, other)
 
 
 def successive(
-    evaluator: Evaluator,
-    shares: Shares,
-    machine: Machine,
-    left_out: AbstractSet[tuple[str, int]] = frozenset(),
+    evaluator: Evaluator, shares: Shares, machine: Machine, left_out: LeftOut | None = None, rival: Balanced | None = None
 ) -> Balanced:
     """The best shares that a few linear programs find from ``shares``, never worse than these.
 
     Shares in ``left_out`` are zero before and after. Memory that no shares fit is reported in :attr:`Balanced.excess`.
+    With a ``rival``, all shares that are zero stay so, and the search ends where the first linear program says that it
+    cannot beat the rival.
     """
-    best = _evaluate(evaluator, shares, machine, left_out)
+    best = _evaluate(evaluator, shares, machine, left_out or {})
     radius, solver = 1.0, Solver()
-    for _ in range(STEPS):
+    fixed = best.left_out if rival is None else _zeros(best.shares)
+    for step in range(STEPS):
         try:
-            solution = solve(best.stages, best.shares, machine.capacity, radius, left_out, solver)
+            solution = solve(best.stages, best.shares, machine.capacity, radius, fixed, solver)
         except DoesNotFitError as error:
             # Towards the shares that overrun least; the exact evaluation decides as always.
             proposal, seconds, weights = error.shares, 0.0, best.weights
+            excess = error.excess / machine.capacity[error.device]
         else:
-            proposal, seconds, weights = solution.shares, solution.seconds, solution.weights
+            proposal, seconds, weights, excess = solution.shares, solution.seconds, solution.weights, 0.0
         if best.excess == 0.0 and seconds > best.seconds * (1.0 - TOLERANCE):
-            return _with_weights(best, weights)
-        candidate = _evaluate(evaluator, _symmetric(proposal, machine, left_out), machine, left_out)
+            return replace(best, weights=weights)
+        # Times and memory are mostly convex, and a convex function lies above its tangents.
+        if step == 0 and rival is not None and not _better(excess, seconds, rival):
+            return best
+        proposal = _symmetric(proposal, machine, fixed)
+        candidate = _evaluate(evaluator, proposal, machine, best.left_out)
         if candidate.better_than(best):
-            best = _with_weights(candidate, weights)
+            best = replace(candidate, weights=weights)
+        elif _count(zeros := _zeros(best.shares)) > _count(fixed):
+            fixed = zeros
         else:
-            radius *= SHRINK
+            radius = SHRINK * _distance(best.shares, proposal)
     return best
 
 
@@ -91,78 +98,85 @@ def without_small_shares(evaluator: Evaluator, start: Balanced, machine: Machine
     """
     best = start
     attempts = 0
-    for pairs in _whole_devices(best, machine) + _single_axes(best, machine):
-        left_out = best.left_out | pairs
-        if attempts == ATTEMPTS or left_out == best.left_out:
-            continue
-        shares = _cleared(best.shares, left_out)
-        if shares is None:
+    for more in _whole_devices(best, machine) + _single_axes(best, machine):
+        shares = _cleared(best.shares, more)
+        if attempts == ATTEMPTS or shares is None or shares == best.shares:
             continue
         attempts += 1
-        candidate = successive(evaluator, shares, machine, left_out)
+        left_out = {axis: best.left_out.get(axis, False) | out for axis, out in more.items()}
+        candidate = successive(evaluator, shares, machine, {**best.left_out, **left_out}, best)
         if candidate.better_than(best):
             best = candidate
     return best
 
 
-def _evaluate(
-    evaluator: Evaluator, shares: Shares, machine: Machine, left_out: AbstractSet[tuple[str, int]]
-) -> Balanced:
+def _evaluate(evaluator: Evaluator, shares: Shares, machine: Machine, left_out: LeftOut) -> Balanced:
     stages = evaluator.stages(shares)
     equal = (1.0 / len(machine),) * len(machine)
     excess = stages.excess(shares, machine.capacity)
-    return Balanced(shares, stages, stages.seconds(shares), excess, equal, frozenset(left_out))
+    return Balanced(shares, stages, stages.seconds(shares), excess, equal, left_out)
 
 
-def _with_weights(balanced: Balanced, weights: tuple[float, ...]) -> Balanced:
-    return Balanced(balanced.shares, balanced.stages, balanced.seconds, balanced.excess, weights, balanced.left_out)
+def _better(excess: float, seconds: float, other: Balanced) -> bool:
+    """Whether it overruns memory less, or, overrunning it as little, is faster by more than the tolerance."""
+    if abs(excess - other.excess) > 1e-9:
+        return excess < other.excess
+    return seconds < other.seconds * (1.0 - TOLERANCE)
 
 
-def _symmetric(shares: Shares, machine: Machine, left_out: AbstractSet[tuple[str, int]]) -> Shares:
+def _zeros(shares: Shares) -> LeftOut:
+    return {axis: np.array(values) == 0.0 for axis, values in shares.items()}
+
+
+def _count(left_out: LeftOut) -> int:
+    return sum(int(np.count_nonzero(out)) for out in left_out.values())
+
+
+def _distance(one: Shares, other: Shares) -> float:
+    """Largest difference between shares."""
+    return max(float(np.abs(np.subtract(values, other[axis])).max()) for axis, values in one.items())
+
+
+def _symmetric(shares: Shares, machine: Machine, left_out: LeftOut) -> Shares:
     """Equal devices get equal shares: the linear program's vertices are lopsided where shares do not matter."""
     found: Shares = {}
     for axis, values in shares.items():
-        groups: dict[tuple[int, bool], list[int]] = {}
-        for device, kind in enumerate(machine.kinds):
-            groups.setdefault((kind, (axis, device) in left_out), []).append(device)
-        even = list(values)
-        for members in groups.values():
-            for device in members:
-                even[device] = sum(values[member] for member in members) / len(members)
-        found[axis] = even
+        # Devices that are left out differ from the others of their kind.
+        groups = 2 * np.array(machine.kinds) + left_out.get(axis, False)
+        totals, members = np.bincount(groups, values), np.bincount(groups)
+        found[axis] = (totals[groups] / members[groups]).tolist()
     return found
 
 
-def _cleared(shares: Shares, left_out: AbstractSet[tuple[str, int]]) -> Shares | None:
+def _cleared(shares: Shares, left_out: LeftOut) -> Shares | None:
     """The shares with those left out set to zero and the others scaled up; ``None`` where an axis has nobody left."""
-    found: Shares = {}
-    for axis, values in shares.items():
-        kept = [0.0 if (axis, device) in left_out else value for device, value in enumerate(values)]
-        total = sum(kept)
-        if total <= 0.0:
+    found = dict(shares)
+    for axis, out in left_out.items():
+        kept = np.where(out, 0.0, shares[axis])
+        if kept.sum() <= 0.0:
             return None
-        found[axis] = [value / total for value in kept]
+        if np.any(kept != shares[axis]):
+            found[axis] = (kept / kept.sum()).tolist()
     return found
 
 
-def _whole_devices(balanced: Balanced, machine: Machine) -> list[frozenset[tuple[str, int]]]:
+def _whole_devices(balanced: Balanced, machine: Machine) -> list[LeftOut]:
     """Sets of devices to leave out of every axis: the slowest kinds whole, then fewer and fewer of the slowest kind."""
-    axes = list(balanced.shares)
-    kinds = sorted(set(machine.kinds), key=lambda kind: (machine.speeds[kind], -kind))
-    groups: list[list[int]] = []
-    for count in range(1, len(kinds)):
-        groups.append([device for device, kind in enumerate(machine.kinds) if kind in kinds[:count]])
-    slowest = [device for device, kind in enumerate(machine.kinds) if kind == kinds[0]]
-    groups += [slowest[index:] for index in range(len(slowest) - 1, 0, -1)]
-    return [frozenset((axis, device) for axis in axes for device in group) for group in groups]
+    kinds = np.array(machine.kinds)
+    order = sorted(set(machine.kinds), key=lambda kind: (machine.speeds[kind], -kind))
+    groups = [np.isin(kinds, order[:count]) for count in range(1, len(order))]
+    slowest = np.flatnonzero(kinds == order[0])
+    groups += [np.isin(np.arange(len(kinds)), slowest[index:]) for index in range(len(slowest) - 1, 0, -1)]
+    return [dict.fromkeys(balanced.shares, group) for group in groups]
 
 
-def _single_axes(balanced: Balanced, machine: Machine) -> list[frozenset[tuple[str, int]]]:
+def _single_axes(balanced: Balanced, machine: Machine) -> list[LeftOut]:
     """Each axis without the devices that have a small share of it."""
     small = SMALL_SHARE / len(machine)
-    found = []
+    found: list[LeftOut] = []
     for axis in balanced.stages.axes():
-        devices = [device for device, share in enumerate(balanced.shares[axis]) if 0.0 < share < small]
-        if devices:
-            found.append(frozenset((axis, device) for device in devices))
+        shares = np.array(balanced.shares[axis])
+        out = (shares > 0.0) & (shares < small)
+        if out.any():
+            found.append({axis: out})
     return found
