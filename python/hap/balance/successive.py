@@ -4,7 +4,7 @@ The stages are affine in the shares only near the shares that they were linearis
 memory-bound side of an operator differ, an all-to-all between two axes moves a product of shares, and a device without
 a share pays no launch overhead. So a solution of the linear program is a *proposal*: it counts only if the stages
 linearised there, whose value there is exact, say that the step got faster. Else shares that are zero stay zero, since
-the step jumps where a device gets its first share, and then the trust region shrinks.
+the step jumps where a device gets its first share, and where that does not help, the trust region shrinks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hap.balance.linear_program import DoesNotFitError, solve
 from hap.balance.stages import Evaluator, LeftOut, Machine, Shares, Stages
 
 # Solutions of the linear program per call; each costs one evaluation of the stages.
-STEPS = 8
+STEPS = 12
 # After a step that did not improve, the next one is at most this fraction as long.
 SHRINK = 0.25
 # Improvements below this fraction end the search.
@@ -64,30 +64,35 @@ def successive(
     cannot beat the rival.
     """
     best = _evaluate(evaluator, shares, machine, left_out or {})
-    radius, solver = 1.0, Solver()
-    fixed = best.left_out if rival is None else _zeros(best.shares)
+    solver = Solver()
+    # Whether zero shares stay zero, whether that may help, and the radius without and with it.
+    keep, helps, radius = rival is not None, True, [1.0, 1.0]
     for step in range(STEPS):
+        fixed = _zeros(best.shares) if keep else best.left_out
         try:
-            solution = solve(best.stages, best.shares, machine.capacity, radius, fixed, solver)
+            solution = solve(best.stages, best.shares, machine.capacity, radius[keep], fixed, solver)
         except DoesNotFitError as error:
             # Towards the shares that overrun least; the exact evaluation decides as always.
             proposal, seconds, weights = error.shares, 0.0, best.weights
             excess = error.excess / machine.capacity[error.device]
         else:
             proposal, seconds, weights, excess = solution.shares, solution.seconds, solution.weights, 0.0
-        if best.excess == 0.0 and seconds > best.seconds * (1.0 - TOLERANCE):
-            return replace(best, weights=weights)
         # Times and memory are mostly convex, and a convex function lies above its tangents.
         if step == 0 and rival is not None and not _better(excess, seconds, rival):
             return best
+        if best.excess == 0.0 and seconds > best.seconds * (1.0 - TOLERANCE):
+            if not keep or rival is not None:
+                return replace(best, weights=weights)
+            keep, helps = False, False
+            continue
         proposal = _symmetric(proposal, machine, fixed)
         candidate = _evaluate(evaluator, proposal, machine, best.left_out)
         if candidate.better_than(best):
             best = replace(candidate, weights=weights)
-        elif _count(zeros := _zeros(best.shares)) > _count(fixed):
-            fixed = zeros
+            helps = helps or not keep
         else:
-            radius = SHRINK * _distance(best.shares, proposal)
+            radius[keep] = SHRINK * min(radius[keep], _distance(best.shares, proposal))
+            keep = keep or (helps and _count(_zeros(best.shares)) > _count(best.left_out))
     return best
 
 
