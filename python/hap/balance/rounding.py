@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hap.balance.stages import Array, Evaluator, Linear, Machine, Numbers, Shares, Simulation, Stages
+from hap.balance.stages import Array, Evaluator, Linear, Machine, Shares, Simulation, Stages
 from hap.program import Splits
 
 # Simulations spent on moving units, per call.
@@ -99,7 +99,7 @@ def rounded(
         if best is None or _better(candidate, best, machine):
             best = candidate
     assert best is not None
-    return _improved(evaluator, best, machine)
+    return _improved(evaluator, best, machine, candidates)
 
 
 def _better(candidate: Rounded, other: Rounded, machine: Machine) -> bool:
@@ -109,14 +109,17 @@ def _better(candidate: Rounded, other: Rounded, machine: Machine) -> bool:
     return candidate.simulation.seconds < other.simulation.seconds * (1.0 - TOLERANCE)
 
 
-def _improved(evaluator: Evaluator, start: Rounded, machine: Machine) -> Rounded:
-    """Moves units between devices while that helps, within :data:`MOVES` simulations."""
+def _improved(evaluator: Evaluator, start: Rounded, machine: Machine, others: Sequence[Splits]) -> Rounded:
+    """Moves units between devices, or splits an axis as in one of the others, while that helps.
+
+    Within :data:`MOVES` simulations.
+    """
     best = start
     budget = MOVES
     while budget > 0:
         stages = evaluator.stages(fractions(best.splits))
         found = None
-        for splits in _neighbours(stages, best, machine)[:budget]:
+        for splits in _neighbours(stages, best, machine, others)[:budget]:
             budget -= 1
             candidate = Rounded(splits, evaluator.simulate(splits))
             if _better(candidate, best, machine):
@@ -128,27 +131,30 @@ def _improved(evaluator: Evaluator, start: Rounded, machine: Machine) -> Rounded
     return best
 
 
-def _neighbours(stages: Stages, current: Rounded, machine: Machine) -> list[Splits]:
-    """All splits with a few units of one axis on another device, the most promising by the linear stages first."""
-    moved = _Moved(stages.linear, fractions(current.splits), machine.capacity)
-    ranked: list[tuple[float, float, str, tuple[int, int, int]]] = []
+def _neighbours(stages: Stages, current: Rounded, machine: Machine, others: Sequence[Splits]) -> list[Splits]:
+    """The most promising of all splits that differ in one axis, by the linear stages.
+
+    There, a few units are on another device, or all are as in one of the others.
+    """
+    changed = _Changed(stages.linear, fractions(current.splits), machine.capacity)
+    ranked: list[tuple[float, float, str, list[int]]] = []
     for number, axis in enumerate(stages.axes()):
         units = current.splits[axis]
-        moves = list(_moves(units, machine))
-        if moves:
-            givers, takers, counts = np.array(moves).T
-            seconds = moved.seconds(number, givers, takers, counts / sum(units))
-            excess = np.round(moved.excess(number, givers, takers, counts / sum(units)), 9)
-            ranked += zip(excess.tolist(), seconds.tolist(), [axis] * len(moves), moves, strict=True)
+        tried = [_moved(units, *move) for move in _moves(units, machine)]
+        tried += [other[axis] for other in others if other[axis] != units]
+        if tried:
+            shares = np.array(tried) / sum(units)
+            seconds, excess = changed.seconds(number, shares), changed.excess(number, shares)
+            ranked += zip(np.round(excess, 9).tolist(), seconds.tolist(), [axis] * len(tried), tried, strict=True)
     ranked.sort(key=lambda entry: entry[:2])
-    return [_after(current.splits, axis, *move) for _, _, axis, move in ranked[:TRIED]]
+    return [{**current.splits, axis: units} for _, _, axis, units in ranked[:TRIED]]
 
 
-def _after(splits: Splits, axis: str, giver: int, taker: int, count: int) -> Splits:
-    units = list(splits[axis])
-    units[giver] -= count
-    units[taker] += count
-    return {**splits, axis: units}
+def _moved(units: Sequence[int], giver: int, taker: int, count: int) -> list[int]:
+    found = list(units)
+    found[giver] -= count
+    found[taker] += count
+    return found
 
 
 def _moves(units: Sequence[int], machine: Machine) -> Iterator[tuple[int, int, int]]:
@@ -171,35 +177,26 @@ def _moves(units: Sequence[int], machine: Machine) -> Iterator[tuple[int, int, i
                 yield giver, taker, units[giver]
 
 
-class _Moved:
-    """What changes where a share of one axis moves from one device to another, by the linear stages."""
+class _Changed:
+    """What other shares of one axis change, by the linear stages; the others stay."""
 
     def __init__(self, linear: Linear, shares: Shares, capacity: Sequence[float]) -> None:
-        columns = linear.columns(shares)
         self.linear = linear
-        self.times = linear.times(columns)
+        self.columns = linear.columns(shares)
+        self.times = linear.times(self.columns)
+        self.memory = linear.bytes(self.columns)
         self.capacity = np.array(capacity)
-        self.memory = linear.bytes(columns)
 
-    def seconds(self, axis: int, givers: Numbers, takers: Numbers, shares: Array) -> Array:
-        """Change of the step time by [move]."""
-        slopes = self.linear.slopes[:, :, axis]
+    def seconds(self, axis: int, shares: Array) -> Array:
+        """Change of the step time by [change], for shares by [change, device]."""
+        kinds, slopes = self.linear.kinds, self.linear.slopes[:, :, axis]
         moving = slopes.any(axis=1)
-        slopes, times, counts = slopes[moving][:, self.linear.kinds], self.times[moving], self.linear.counts[moving]
-        # Of the devices that do not move, one of the three slowest is the slowest.
-        slowest = np.argsort(-times, axis=1, kind="stable")[:, :3]
-        stays = (slowest[:, :, None] != givers) & (slowest[:, :, None] != takers)
-        rest = np.where(stays, np.take_along_axis(times, slowest, axis=1)[:, :, None], -np.inf).max(axis=1)
-        given = times[:, givers] - slopes[:, givers] * shares
-        taken = times[:, takers] + slopes[:, takers] * shares
-        after = np.maximum(rest, np.maximum(given, taken))
-        return counts @ (after - times.max(axis=1, keepdims=True, initial=-np.inf))
+        times = self.times[moving]
+        longest = [(times + slopes[moving][:, kinds] * more).max(axis=1) for more in shares - self.columns[axis]]
+        return (np.array(longest) - times.max(axis=1)) @ self.linear.counts[moving]
 
-    def excess(self, axis: int, givers: Numbers, takers: Numbers, shares: Array) -> Array:
-        """Largest excess of memory, as a fraction of it, by [move]."""
+    def excess(self, axis: int, shares: Array) -> Array:
+        """Largest excess of memory, as a fraction of it, by [change], for shares by [change, device]."""
         slopes = self.linear.memory_slopes[self.linear.kinds, axis]
-        used = np.tile(self.memory, (len(shares), 1))
-        moves = np.arange(len(shares))
-        used[moves, givers] -= slopes[givers] * shares
-        used[moves, takers] += slopes[takers] * shares
+        used = self.memory + slopes * (shares - self.columns[axis])
         return np.maximum(0.0, (used / self.capacity - 1.0).max(axis=1))
