@@ -1,12 +1,16 @@
 import itertools
 
+import highspy
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hap.balance import Affine, DoesNotFitError, Stage, Stages
+from hap.balance import Affine, DoesNotFitError, Stage, Stages, write_linear_program
+from hap.balance.highs import INFINITY, LinearProgram, Solver
 from hap.balance.linear_program import solve
+from hap.balance.merged import merged
+from hap.errors import PlanError
 from tests.balance.toy_program import Toy
 
 seconds = st.floats(0.01, 10.0)
@@ -37,7 +41,7 @@ def stages(draw, devices, axes):
     )
 
 
-@pytest.mark.parametrize(("devices", "axes", "steps"), [(2, ("a",), 400), (2, ("a", "b"), 60), (3, ("a",), 60)])
+@pytest.mark.parametrize(("devices", "axes", "steps"), [(2, ("a",), 400), (2, ("a", "b"), 30), (3, ("a",), 40)])
 def test_no_point_of_a_grid_beats_the_linear_program(devices, axes, steps):
     @settings(max_examples=25, deadline=None)
     @given(stages(devices, axes), st.floats(2.0, 12.0))
@@ -137,3 +141,95 @@ def test_equal_devices_get_equal_shares():
     for axis in start:
         assert len(set(solution.shares[axis][:12])) == 1
         assert len(set(solution.shares[axis][12:])) == 1
+
+
+def unmerged(program, capacity):
+    """The least seconds of one axis, by a row per stage and device; infinite where memory does not fit."""
+    devices, stages = range(len(program.kinds)), program.stages
+    entries, row_lower, row_upper = [], [], []
+
+    def row(columns, lower, upper):
+        entries.extend((len(row_lower), column, value) for column, value in columns.items())
+        row_lower.append(lower)
+        row_upper.append(upper)
+
+    for number, stage in enumerate(stages):
+        for device in devices:
+            term = stage.terms[program.kinds[device]]
+            row({number: 1.0, len(stages) + device: -term.slopes["a"]}, term.constant, INFINITY)
+    for device in devices:
+        term = program.memory[program.kinds[device]]
+        row({len(stages) + device: term.slopes["a"]}, -INFINITY, capacity - term.constant)
+    row({len(stages) + device: 1.0 for device in devices}, 1.0, 1.0)
+    rows, columns, values = map(np.array, zip(*entries, strict=True))
+    cost = np.array([stage.count for stage in stages] + [0.0] * len(devices))
+    lower = np.array([-INFINITY] * len(stages) + [0.0] * len(devices))
+    upper = np.array([INFINITY] * len(cost))
+    asked = LinearProgram(cost, lower, upper, np.array(row_lower), np.array(row_upper), rows, columns, values)
+    optimum = Solver().minimise(asked)
+    return INFINITY if optimum is None else float(cost @ optimum[0])
+
+
+@given(st.data())
+def test_merged_devices_and_stages_have_the_optimum_of_all(data):
+    kinds = data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=7))
+
+    def terms(scale):
+        return tuple(Affine(scale * data.draw(seconds), {"a": scale * data.draw(seconds)}) for _ in range(3))
+
+    sorts = [terms(1.0) for _ in range(data.draw(st.integers(1, 2)))]
+    stages = []
+    for number in range(data.draw(st.integers(1, 5))):
+        times = data.draw(st.sampled_from([0.5, 1.0, 4.0]))
+        sort = tuple(
+            Affine(times * t.constant, {"a": times * t.slopes["a"]}) for t in data.draw(st.sampled_from(sorts))
+        )
+        stages.append(Stage("compute", str(number), sort, data.draw(st.integers(1, 3))))
+    program = Stages(tuple(kinds), tuple(stages), terms(1.0))
+    capacity = data.draw(st.floats(2.0, 20.0))
+    least = unmerged(program, capacity)
+    try:
+        found = solve(program, even(["a"], len(kinds)), [capacity] * len(kinds)).seconds
+    except DoesNotFitError:
+        found = INFINITY
+    assert found == pytest.approx(least, rel=1e-7)
+
+
+def test_what_is_alike_is_one_row():
+    speeds = [speed for speed in (1.0, 2.0, 3.0, 4.0) for _ in range(16)]
+    toy = Toy(speeds, [("batch", 1.0), ("batch", 2.0), ("heads", 1.0)] * 12, [("padded", "batch", 0.1)] * 12)
+    start = even(["batch", "heads"], 64)
+    model = merged(toy.stages(start), start, [1e9] * 64, 1.0, {})
+    assert model.members.tolist() == [16.0] * 4
+    assert model.constants.shape == (3, 4)
+    assert model.weight.sum() == pytest.approx(12 * (3.0 + 1.0 + 0.1))
+
+
+def test_a_solver_goes_on_from_the_last_optimum_and_finds_the_same():
+    toy = Toy([1.0, 2.0, 5.0], [("batch", 8.0), ("heads", 3.0)], [("padded", "heads", 1.0)])
+    solver = Solver()
+    for start in (even(["batch", "heads"], 3), {"batch": [0.5, 0.3, 0.2], "heads": [0.1, 0.1, 0.8]}):
+        for radius in (1.0, 0.1):
+            stages = toy.stages(start)
+            again = solve(stages, start, [1e9] * 3, radius, solver=solver)
+            assert again.seconds == pytest.approx(solve(stages, start, [1e9] * 3, radius).seconds)
+
+
+def test_the_linear_program_can_be_looked_at(tmp_path):
+    toy = Toy([1.0, 1.0, 2.0], [("batch", 8.0)], [("padded", "self.heads", 1.5)])
+    start = even(["batch", "self.heads"], 3)
+    write_linear_program(toy.stages(start), start, [1e9] * 3, tmp_path / "ratios.lp")
+    text = (tmp_path / "ratios.lp").read_text()
+    assert "share.batch.0" in text
+    assert "share.self_heads.2" in text
+    assert "busy.0.2:" in text
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.readModel(str(tmp_path / "ratios.lp"))
+    solver.run()
+    # 2 s of computation and 0.5 s of communication, in units of 8 s and 1.5 s.
+    assert solver.getInfo().objective_function_value == pytest.approx((2.0 + 0.5) / (8.0 + 1.5))
+    with pytest.raises(PlanError, match="cannot be written"):
+        write_linear_program(toy.stages(start), start, [1e9] * 3, tmp_path / "absent" / "ratios.lp")
+    with pytest.raises(PlanError, match=r"expected a file ratios\.lp, not ratios\.txt"):
+        write_linear_program(toy.stages(start), start, [1e9] * 3, tmp_path / "ratios.txt")

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hap.balance import (
     balance,
@@ -97,11 +98,44 @@ def test_a_product_of_shares_is_relinearised_until_it_stops_improving():
     found = successive(toy, start, machine(toy.speeds))
     assert found.seconds == pytest.approx(toy.stages(found.shares).seconds(found.shares))
     assert found.seconds < first
-    grid = [[i / 20, j / 20, 1 - (i + j) / 20] for i in range(21) for j in range(21 - i)]
+    grid = [[i / 10, j / 10, 1 - (i + j) / 10] for i in range(11) for j in range(11 - i)]
     best = min(
         toy.stages(shares).seconds(shares) for shares in ({"a": a, "b": b} for a, b in itertools.product(grid, grid))
     )
     assert found.seconds <= best * 1.25, "the problem is not convex, but the local optimum should not be far off"
+
+
+def test_where_a_first_share_is_dear_zeros_stay_zero():
+    toy = Toy([1.0, 1.0, 1.0], [("a", 1.0)], [("grouped", "a", 0.0)], message=10.0)
+    found = successive(toy, {"a": [0.7, 0.3, 0.0]}, machine(toy.speeds))
+    assert found.shares["a"] == pytest.approx([0.5, 0.5, 0.0])
+
+
+def test_leaving_out_devices_that_cannot_win_costs_one_evaluation():
+    speeds = [1.0, 1.0, 1.0, 4.0]
+    toy = Toy(speeds, [("a", 1.0), ("b", 1.0)])
+    real = successive(toy, even(["a", "b"], 4), machine(speeds))
+    calls = []
+    counted = toy.stages
+    toy.stages = lambda shares: calls.append(shares) or counted(shares)
+    assert without_small_shares(toy, real, machine(speeds)) == real
+    # The slow kind whole, two of it, one of it.
+    assert len(calls) == 3
+
+
+def test_roundings_are_combined_axis_by_axis():
+    class Picky(Toy):
+        def simulate(self, splits):
+            found = super().simulate(splits)
+            wrong = (splits["a"] != [6000, 3000, 0]) + (splits["b"] != [3000, 3000, 3000])
+            return replace(found, seconds=found.seconds + wrong)
+
+    # So many units that none is worth moving.
+    toy, sizes = Picky([1.0, 1.0, 1.0], []), {"a": 9000, "b": 9000}
+    start = {"a": [6000, 3000, 0], "b": [0, 0, 9000]}
+    toy.work = [("a", 1e-3), ("b", 1e-3)]
+    found = rounded(toy, even(["a", "b"], 3), sizes, machine(toy.speeds), [start])
+    assert found.splits == {"a": [6000, 3000, 0], "b": [3000, 3000, 3000]}
 
 
 def test_a_device_fifty_times_slower_is_left_out_where_overhead_rules():

@@ -62,8 +62,7 @@ class Toy:
         shares = fractions(splits)
         stages = self.stages(shares)
         compute = [
-            sum(s.terms[d].at(shares, d) for s in stages.stages if s.kind == "compute")
-            for d in range(len(self.speeds))
+            sum(s.terms[d].at(shares, d) for s in stages.stages if s.kind == "compute") for d in range(len(self.speeds))
         ]
         communication = sum(
             max(s.terms[d].at(shares, d) for d in range(len(self.speeds)))

@@ -20,7 +20,7 @@ INTERIOR_POINT_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LinearProgram:
-    """Minimise ``cost @ columns`` where ``lower <= columns <= upper`` and ``row_lower <= matrix @ columns <= row_upper``.
+    """Minimise ``cost @ x`` where ``lower <= x <= upper`` and ``row_lower <= matrix @ x <= row_upper``.
 
     The matrix is given by its entries: ``values`` at ``rows`` and ``columns``, in any order, no place twice.
     """
@@ -77,6 +77,13 @@ def write(program: LinearProgram, columns: Sequence[str], rows: Sequence[str], p
     Raises:
         PlanError: the file cannot be written.
     """
+    if path.suffix != ".lp":
+        raise PlanError(f"the linear program is written in LP format, expected a file {path.stem}.lp, not {path.name}")
+    try:
+        # HiGHS crashes where it cannot open the file.
+        path.touch()
+    except OSError as error:
+        raise PlanError(f"the linear program cannot be written to {path}: {error}") from error
     highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     _pass(highs, program)
@@ -84,8 +91,8 @@ def write(program: LinearProgram, columns: Sequence[str], rows: Sequence[str], p
         highs.passColName(number, name)
     for number, name in enumerate(rows):
         highs.passRowName(number, name)
-    if highs.writeModel(str(path)) == highspy.HighsStatus.kError:
-        raise PlanError(f"the linear program cannot be written to {path}: is its folder there, and does it end in .lp?")
+    status = highs.writeModel(str(path))
+    assert status != highspy.HighsStatus.kError, "the names are unique, and the file can be written"
 
 
 def _pass(highs: Any, program: LinearProgram) -> None:

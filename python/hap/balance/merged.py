@@ -50,9 +50,7 @@ class Merged:
     upper: Array
 
 
-def merged(
-    stages: Stages, shares: Shares, capacity: Sequence[float], radius: float, left_out: LeftOut
-) -> Merged:
+def merged(stages: Stages, shares: Shares, capacity: Sequence[float], radius: float, left_out: LeftOut) -> Merged:
     """Merges devices whose terms, memory, current shares and limits agree, and stages that are multiples of each other.
 
     An optimum of the merged problem is one of the whole: the mean of an optimum over equal devices is an optimum.
@@ -90,9 +88,9 @@ def _blocks(linear: Linear, kinds: Numbers) -> tuple[Array, Array, Array, Array]
     constants = constants - constants.min(axis=1, keepdims=True)
     scale = np.maximum(constants.max(axis=1, initial=0.0), np.abs(slopes).max(axis=(1, 2), initial=0.0))
     constants, slopes = constants / scale[:, None], slopes / scale[:, None, None]
-    rows = np.concatenate([constants[:, :, None], slopes], axis=2).reshape(len(scale), kinds.size * (1 + len(linear.axes)))
-    first, of = alike(np.round(rows, DECIMALS).T)
+    rows = np.concatenate([constants[:, None], slopes.swapaxes(1, 2)], axis=1)
+    first, of = alike(np.round(rows, DECIMALS).reshape(len(rows), (1 + len(linear.axes)) * len(kinds)).T)
     seconds = linear.counts[moving] * scale
-    weight = np.bincount(of, seconds, minlength=len(first))
-    computation = np.bincount(of, seconds * linear.computation[moving], minlength=len(first))
+    weight = np.bincount(of, seconds, minlength=len(first)).astype(np.float64)
+    computation = np.bincount(of, seconds * linear.computation[moving], minlength=len(first)).astype(np.float64)
     return constants[first], slopes[first], weight, computation

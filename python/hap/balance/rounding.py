@@ -63,7 +63,8 @@ def round_shares(shares: Shares, sizes: Mapping[str, int]) -> Splits:
 
 def fractions(splits: Splits) -> Shares:
     """The shares that whole units make."""
-    return {axis: [count / sum(units) for count in units] for axis, units in splits.items()}
+    totals = {axis: sum(units) for axis, units in splits.items()}
+    return {axis: [count / totals[axis] for count in units] for axis, units in splits.items()}
 
 
 def rounded(
@@ -83,12 +84,16 @@ def rounded(
         starts: other splits to consider, such as the ones that the program was made for. Splits in proportion to the
             devices' speeds are always among them, so that the result is never worse than these.
     """
-    proportional = [speed / sum(machine.speeds) for speed in machine.speeds]
+    total = sum(machine.speeds)
+    proportional = [speed / total for speed in machine.speeds]
+    # Many axes have one size.
+    remainder = {size: largest_remainder(proportional, size) for size in {*sizes.values()}}
+    maximum = {size: least_maximum(proportional, size) for size in {*sizes.values()}}
     candidates = [
         round_shares(shares, sizes),
         {axis: least_maximum(shares[axis], size) for axis, size in sizes.items()},
-        {axis: largest_remainder(proportional, size) for axis, size in sizes.items()},
-        {axis: least_maximum(proportional, size) for axis, size in sizes.items()},
+        {axis: list(remainder[size]) for axis, size in sizes.items()},
+        {axis: list(maximum[size]) for axis, size in sizes.items()},
         *({axis: list(start[axis]) for axis in sizes} for start in starts),
     ]
     best: Rounded | None = None
@@ -193,10 +198,12 @@ class _Changed:
         moving = slopes.any(axis=1)
         times = self.times[moving]
         longest = [(times + slopes[moving][:, kinds] * more).max(axis=1) for more in shares - self.columns[axis]]
-        return (np.array(longest) - times.max(axis=1)) @ self.linear.counts[moving]
+        change: Array = (np.array(longest) - times.max(axis=1)) @ self.linear.counts[moving]
+        return change
 
     def excess(self, axis: int, shares: Array) -> Array:
         """Largest excess of memory, as a fraction of it, by [change], for shares by [change, device]."""
         slopes = self.linear.memory_slopes[self.linear.kinds, axis]
         used = self.memory + slopes * (shares - self.columns[axis])
-        return np.maximum(0.0, (used / self.capacity - 1.0).max(axis=1))
+        excess: Array = np.maximum(0.0, (used / self.capacity - 1.0).max(axis=1))
+        return excess

@@ -112,12 +112,13 @@ class Linear:
         # Devices of a kind with the same shares take the same time.
         first, of = alike(np.vstack([self.kinds, columns]))
         kinds = self.kinds[first]
-        times = self.constants[:, kinds] + np.einsum("ska,ak->sk", self.slopes[:, kinds], columns[:, first])
+        times: Array = self.constants[:, kinds] + np.einsum("ska,ak->sk", self.slopes[:, kinds], columns[:, first])
         return times[:, of]
 
     def bytes(self, columns: Array) -> Array:
         """Bytes by [device]."""
-        return self.memory[self.kinds] + np.einsum("da,ad->d", self.memory_slopes[self.kinds], columns)
+        found: Array = self.memory[self.kinds] + np.einsum("da,ad->d", self.memory_slopes[self.kinds], columns)
+        return found
 
 
 def alike(table: Array) -> tuple[Numbers, Numbers]:
@@ -134,8 +135,8 @@ def _linear(stages: Stages) -> Linear:
     by_kind = zip(*(stage.terms for stage in stages.stages), stages.memory, strict=True)
     numbers: dict[tuple[object, ...], int] = {}
     merged = []
-    for terms in by_kind:
-        key = tuple((term.constant, *term.slopes.items()) for term in terms)
+    for of_kind in by_kind:
+        key = tuple((term.constant, *term.slopes.items()) for term in of_kind)
         merged.append(numbers.setdefault(key, len(numbers)))
     first = [merged.index(number) for number in range(len(numbers))]
     terms = [stage.terms[kind] for stage in stages.stages for kind in first] + [stages.memory[kind] for kind in first]

@@ -55,7 +55,11 @@ class Balanced:
 
 
 def successive(
-    evaluator: Evaluator, shares: Shares, machine: Machine, left_out: LeftOut | None = None, rival: Balanced | None = None
+    evaluator: Evaluator,
+    shares: Shares,
+    machine: Machine,
+    left_out: LeftOut | None = None,
+    rival: Balanced | None = None,
 ) -> Balanced:
     """The best shares that a few linear programs find from ``shares``, never worse than these.
 
@@ -104,8 +108,10 @@ def without_small_shares(evaluator: Evaluator, start: Balanced, machine: Machine
     best = start
     attempts = 0
     for more in _whole_devices(best, machine) + _single_axes(best, machine):
+        if attempts == ATTEMPTS:
+            break
         shares = _cleared(best.shares, more)
-        if attempts == ATTEMPTS or shares is None or shares == best.shares:
+        if shares is None or shares == best.shares:
             continue
         attempts += 1
         left_out = {axis: best.left_out.get(axis, False) | out for axis, out in more.items()}
