@@ -322,6 +322,22 @@ proptest! {
     }
 
     #[test]
+    fn one_device_of_each_kind_stands_for_all(seed: u64) {
+        let (graph, _, _, valid, mut random) = random_step(seed);
+        let mut cluster = crate::testing::cluster(&[1e9, 1e9, 2e9, 2e9, 2e9], 1e8, 1e-5);
+        cluster.overlap = random.unit();
+        let halves = random.shares(&graph, 2);
+        let spread = |list: &Vec<f64>| vec![list[0] / 2.0, list[0] / 2.0, list[1] / 4.0, list[1] / 4.0, list[1] / 2.0];
+        let shares: Shares = halves.iter().map(spread).collect();
+        let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
+        // With a timeline all devices are simulated.
+        let options = Options { timeline: true, ..Options::default() };
+        let all = Simulation { timeline: Vec::new(), ..simulate(&graph, &cluster, &shares, &valid, &options) };
+        prop_assert_eq!(&step, &all);
+        prop_assert!(step.compute[0] == step.compute[1] && step.memory[2] == step.memory[3]);
+    }
+
+    #[test]
     fn streams_do_one_thing_at_a_time(seed: u64) {
         let (graph, cluster, shares, valid, _) = random_step(seed);
         let options = Options { timeline: true, ..Options::default() };
