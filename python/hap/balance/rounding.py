@@ -31,14 +31,13 @@ class Rounded:
 
 def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
     """Units by device summing to ``units``: rounded down, the rest to the largest remainders, earlier devices first."""
-    exact = [share * units for share in shares]
-    found = [int(value + 1e-9) for value in exact]
-    order = sorted(range(len(shares)), key=lambda device: (-(round(exact[device] - found[device], 9)), device))
-    missing = units - sum(found)
+    exact = np.array(shares) * units
+    found = np.floor(exact + 1e-9).astype(np.int64)
+    order = np.argsort(-np.round(exact - found, 9), kind="stable")
+    missing = units - int(found.sum())
     assert 0 <= missing < len(shares) or missing == 0, "shares sum to one"
-    for device in order[:missing]:
-        found[device] += 1
-    return found
+    found[order[:missing]] += 1
+    return list(map(int, found))
 
 
 def least_maximum(shares: Sequence[float], units: int) -> list[int]:

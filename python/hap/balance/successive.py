@@ -172,12 +172,17 @@ def _cleared(shares: Shares, left_out: LeftOut) -> Shares | None:
 
 
 def _whole_devices(balanced: Balanced, machine: Machine) -> list[LeftOut]:
-    """Sets of devices to leave out of every axis: the slowest kinds whole, then fewer and fewer of the slowest kind."""
+    """Sets of devices to leave out of every axis: the slowest kinds whole, then one or more of the slowest kind.
+
+    Of the devices that have a share of any axis.
+    """
     kinds = np.array(machine.kinds)
-    order = sorted(set(machine.kinds), key=lambda kind: (machine.speeds[kind], -kind))
+    used = np.array(list(balanced.shares.values())).any(axis=0)
+    order = sorted(set(kinds[used].tolist()), key=lambda kind: (machine.speeds[kind], -kind))
     groups = [np.isin(kinds, order[:count]) for count in range(1, len(order))]
-    slowest = np.flatnonzero(kinds == order[0])
-    groups += [np.isin(np.arange(len(kinds)), slowest[index:]) for index in range(len(slowest) - 1, 0, -1)]
+    slowest = np.flatnonzero(used & (kinds == order[0])) if order else kinds[:0]
+    counts = range(1, min(len(slowest), ATTEMPTS))
+    groups += [np.isin(np.arange(len(kinds)), slowest[-count:]) for count in counts]
     return [dict.fromkeys(balanced.shares, group) for group in groups]
 
 
