@@ -332,7 +332,7 @@ proptest! {
         let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
         // With a timeline all devices are simulated.
         let options = Options { timeline: true, ..Options::default() };
-        let all = Simulation { timeline: Vec::new(), ..simulate(&graph, &cluster, &shares, &valid, &options) };
+        let all = Simulation { timeline: Vec::new(), memory_timeline: Vec::new(), ..simulate(&graph, &cluster, &shares, &valid, &options) };
         prop_assert_eq!(&step, &all);
         prop_assert!(step.compute[0] == step.compute[1] && step.memory[2] == step.memory[3]);
     }
