@@ -23,6 +23,10 @@ pub struct Device {
     pub reserve: f64,
     /// Seconds that starting one operator costs.
     pub launch_overhead: f64,
+    /// Measured seconds by amount of work, both rising: of families of operators by `family/element type`, such as
+    /// `matmul/float32`, by FLOP; of work that `memory` bounds by bytes. What is not there follows from the above.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measured: BTreeMap<String, Vec<(f64, f64)>>,
 }
 
 /// A link between the members of a group.
@@ -237,7 +241,20 @@ fn validate_device(device: &Device, path: &str) -> Result<(), ClusterError> {
     positive(device.memory_bandwidth, &format!("{path}: memory_bandwidth"))?;
     positive(device.memory, &format!("{path}: memory"))?;
     not_negative(device.reserve, &format!("{path}: reserve"))?;
-    not_negative(device.launch_overhead, &format!("{path}: launch_overhead"))
+    not_negative(device.launch_overhead, &format!("{path}: launch_overhead"))?;
+    for (name, points) in &device.measured {
+        let path = format!("{path}: measured[\"{name}\"]");
+        for (amount, seconds) in points {
+            positive(*amount, &path)?;
+            positive(*seconds, &path)?;
+        }
+        if points.len() < 2 || !points.is_sorted_by(|one, next| one.0 < next.0 && one.1 < next.1) {
+            return Err(ClusterError(format!(
+                "{path}: expected at least two points, amounts and seconds rising"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn positive(value: f64, path: &str) -> Result<(), ClusterError> {

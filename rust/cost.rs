@@ -2,7 +2,8 @@
 //!
 //! * Computation is a roofline: `launch_overhead + max(flops * f / F, bytes / memory_bandwidth)`, with `f` the
 //!   device's share of the axis that the work is shared along (1 where there is none) and `F` its speed for the
-//!   operator's element type. Of the bytes, those of sharded operands and results scale by `f`. A device without a
+//!   operator's element type. Where a device has been measured, either side is a curve through the measured times of
+//!   the operator's family. Of the bytes, those of sharded operands and results scale by `f`. A device without a
 //!   share does nothing, and layout operators cost nothing.
 //! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth
 //!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]).
@@ -15,6 +16,7 @@
 
 mod affine;
 mod alike;
+mod curve;
 
 use crate::cluster::{Cluster, CollectiveCost, Device, Link, collective_name};
 use crate::graph::{Choice, Collective, Graph};
@@ -25,6 +27,7 @@ use crate::wellformed::validate_placement;
 
 pub use affine::Affine;
 use alike::{alike_axes, alike_devices};
+use curve::Curve;
 
 /// A collective, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,10 +103,10 @@ pub struct CostModel<'a> {
     kinds: Vec<usize>,
     /// By axis: the first one that is like it.
     alike_axes: Vec<usize>,
-    /// FLOP/s by [`Self::dtypes`] of the operator, then by device.
-    speeds: Vec<Vec<f64>>,
-    /// By operator: its row in [`Self::speeds`].
-    dtypes: Vec<usize>,
+    /// Seconds of arithmetic, by [`Self::kernels`] of the operator, then by device; and last, those of memory traffic.
+    curves: Vec<Vec<Curve>>,
+    /// By operator: the row of its family and element type in [`Self::curves`].
+    kernels: Vec<usize>,
     /// By axis: devices with a share.
     participants: Vec<f64>,
     link: Link,
@@ -122,21 +125,23 @@ impl<'a> CostModel<'a> {
             shares.iter().all(|list| list.len() == devices.len()),
             "one share per device"
         );
-        let mut names: Vec<&str> = Vec::new();
-        let mut dtypes = Vec::with_capacity(graph.operators.len());
+        let mut names: Vec<(Option<&str>, &str)> = Vec::new();
+        let mut kernels = Vec::with_capacity(graph.operators.len());
         for operator in &graph.operators {
-            let known = names.iter().position(|name| *name == operator.dtype);
-            dtypes.push(known.unwrap_or(names.len()));
+            let name = (operator.family.as_deref(), operator.dtype.as_str());
+            let known = names.iter().position(|known| *known == name);
+            kernels.push(known.unwrap_or(names.len()));
             if known.is_none() {
-                names.push(&operator.dtype);
+                names.push(name);
             }
         }
-        let speed = |device: &Device, dtype| device.flops_of(dtype).expect("a validated cluster has a default");
-        let speeds: Vec<Vec<f64>> = names
-            .iter()
-            .map(|dtype| devices.iter().map(|device| speed(device, dtype)).collect())
-            .collect();
-        let alike = alike_devices(&devices, &speeds, shares);
+        let arithmetic = names.iter().map(|(family, dtype)| {
+            let curve = |device: &&Device| Curve::arithmetic(device, *family, dtype);
+            devices.iter().map(curve).collect()
+        });
+        let traffic = devices.iter().map(|device| Curve::traffic(device)).collect();
+        let curves: Vec<Vec<Curve>> = arithmetic.chain(std::iter::once(traffic)).collect();
+        let alike = alike_devices(&curves, shares, devices.len());
         let kinds = (0..devices.len()).filter(|&device| alike[device] == device).collect();
         let mut measured = [None; SLOTS];
         for conversion in [
@@ -161,8 +166,8 @@ impl<'a> CostModel<'a> {
             alike,
             kinds,
             alike_axes: alike_axes(&graph.axes, shares),
-            speeds,
-            dtypes,
+            curves,
+            kernels,
             participants,
             link,
             measured,
@@ -210,26 +215,32 @@ impl<'a> CostModel<'a> {
     ///
     /// On a device without a share the value is 0, and the slope is that of the steeper side.
     pub fn compute_affine(&self, operator: usize, choice: &Choice, device: usize) -> Affine {
-        let (node, machine) = (&self.graph.operators[operator], self.devices[device]);
+        let node = &self.graph.operators[operator];
         if node.layout {
             return Affine::default();
         }
         let (whole, sharded) = self.bytes_touched(operator, choice);
-        let arithmetic = node.flops / self.speeds[self.dtypes[operator]][device];
-        let launches = machine.launch_overhead * choice.parts();
+        let arithmetic = &self.curves[self.kernels[operator]][device];
+        let traffic = &self.curves[self.curves.len() - 1][device];
+        let share = choice.axis.map_or(1.0, |axis| self.shares[axis][device]);
+        let parts = choice.parts();
+        let bytes = whole + sharded * share;
+        let (one, other) = (arithmetic.at(node.flops * share / parts), traffic.at(bytes / parts));
+        let computing = (one.constant * parts, one.slope * node.flops);
+        let moving = (other.constant * parts + other.slope * whole, other.slope * sharded);
         let Some(axis) = choice.axis else {
-            return Affine::constant(launches + arithmetic.max((whole + sharded) / machine.memory_bandwidth));
+            return Affine::constant((computing.0 + computing.1).max(moving.0 + moving.1));
         };
-        let share = self.shares[axis][device];
-        let traffic = (whole / machine.memory_bandwidth, sharded / machine.memory_bandwidth);
         if share == 0.0 {
-            return Affine::line(0.0, axis, arithmetic.max(traffic.1), 0.0);
+            let steeper = (arithmetic.limit() * node.flops).max(traffic.limit() * sharded);
+            return Affine::line(0.0, axis, steeper, 0.0);
         }
-        if arithmetic * share >= traffic.0 + traffic.1 * share {
-            Affine::line(launches, axis, arithmetic, share)
+        let (constant, slope) = if computing.0 + computing.1 * share >= moving.0 + moving.1 * share {
+            computing
         } else {
-            Affine::line(launches + traffic.0, axis, traffic.1, share)
-        }
+            moving
+        };
+        Affine::line(constant, axis, slope, share)
     }
 
     /// Bytes that the whole operator touches of operands and results that are not sharded, and of those that are.

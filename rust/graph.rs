@@ -161,6 +161,9 @@ pub struct Operator {
     pub result_bytes: Vec<f64>,
     /// Element type that decides the device's speed.
     pub dtype: String,
+    /// Family of operators that devices are measured for, such as `matmul`; none for most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<String>,
     /// Whether it only renames indices (view, permute): it costs nothing.
     pub layout: bool,
     /// Every way to run it; the first is the replicated one.

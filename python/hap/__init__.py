@@ -5,6 +5,7 @@ from hap.cluster import Cluster, Device, Link
 from hap.planning.api import plan
 from hap.planning.plan import Plan
 from hap.planning.simulated import SimulatedStep, simulate
+from hap.profiling import profile
 from hap.rules.register import register_rule, unregister_rule
 from hap.runtime.check import CheckResult, check
 from hap.runtime.module import parallelize
@@ -25,6 +26,7 @@ __all__ = [
     "errors",
     "parallelize",
     "plan",
+    "profile",
     "register_rule",
     "simulate",
     "trace",

@@ -4,16 +4,16 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-use crate::cluster::Device;
+use super::curve::Curve;
 use crate::graph::Axis;
 use crate::shares::Shares;
 
-/// By device: the first one with the same speeds and shares.
-pub(super) fn alike_devices(devices: &[&Device], speeds: &[Vec<f64>], shares: &Shares) -> Vec<usize> {
-    first_alike(devices.len(), |device| {
-        let machine = [devices[device].memory_bandwidth, devices[device].launch_overhead];
-        let lists = speeds.iter().chain(shares.iter()).map(|list| list[device]);
-        machine.into_iter().chain(lists).map(f64::to_bits).collect::<Vec<u64>>()
+/// By device: the first one with the same curves and shares. `curves` are lists by device.
+pub(super) fn alike_devices(curves: &[Vec<Curve>], shares: &Shares, devices: usize) -> Vec<usize> {
+    first_alike(devices, |device| {
+        let figures = curves.iter().flat_map(|list| list[device].figures());
+        let shares = shares.iter().map(|list| list[device]);
+        figures.chain(shares).map(f64::to_bits).collect::<Vec<u64>>()
     })
 }
 

@@ -69,6 +69,7 @@ pub fn operator(name: String, operands: Vec<usize>, results: Vec<usize>, choices
         results,
         flops: 1e6,
         dtype: "float32".into(),
+        family: None,
         layout: false,
         choices,
     }

@@ -92,6 +92,7 @@ impl GraphBuilder {
                 .collect(),
             result_bytes: vec![self.graph.tensors[result].bytes],
             dtype: "float32".into(),
+            family: None,
             layout: false,
             choices,
         });

@@ -84,6 +84,33 @@ def test_names_of_drivers_are_recognised(driver, memory, expected):
     assert recognised_name(driver, memory) == expected
 
 
+def test_measured_times_are_points_that_rise():
+    points = {"matmul/float32": [(1e6, 1e-4), (1e9, 1e-2)], "memory": [(1e4, 1e-5), (1e6, 1e-3)]}
+    device = hap.Device(**FIGURES, measured=points)
+    assert device.measured == {name: tuple(line) for name, line in points.items()}
+    assert hap.Cluster.from_json(hap.Cluster([device]).to_json()).devices == (device,)
+    assert eval(repr(device), {"Device": hap.Device}) == device
+
+
+@pytest.mark.parametrize(
+    ("name", "points", "message"),
+    [
+        ("matmul", [(1, 1), (2, 2)], "unknown; expected memory, or a family and an element type"),
+        ("sorting/float32", [(1, 1), (2, 2)], "unknown; expected memory"),
+        ("matmul/float33", [(1, 1), (2, 2)], "unknown; expected memory"),
+        ("memory", [(1, 1)], "expected at least two points"),
+        ("memory", 3, "expected at least two points"),
+        ("memory", [(1, 1), (2,)], r"expected points \(amount, seconds\), got \(2,\)"),
+        ("memory", [(1, 1), (2, -1)], "expected a finite number above 0, got -1"),
+        ("memory", [(1, 1), (1, 2)], "expected points with rising amounts and rising seconds"),
+        ("memory", [(1, 2), (2, 2)], "expected points with rising amounts and rising seconds"),
+    ],
+)
+def test_wrong_measured_times_are_named(name, points, message):
+    with pytest.raises(ClusterError, match=f'Device "device": measured\\["{name}"\\]: {message}'):
+        hap.Device(**FIGURES, measured={name: points})
+
+
 def test_device_by_figures():
     device = hap.Device(**FIGURES, launch_overhead=0)
     assert device.flops == {"default": 3e12}

@@ -21,6 +21,8 @@ figures = st.builds(
     memory_bandwidth=positive,
     memory=positive,
     launch_overhead=not_negative,
+    measured=st.just({})
+    | st.just({"attention/bfloat16": [(1.0, 2.0), (3.0, 4.0), (5.0, 6.0)], "memory": [(1, 2), (3, 4)]}),
 )
 devices = figures | st.sampled_from([*ACCELERATORS]).map(hap.Device)
 members = st.recursive(

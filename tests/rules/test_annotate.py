@@ -113,7 +113,7 @@ def test_what_the_core_reads() -> None:
     product = written["operators"][0]
     assert product == {
         "name": "mm", "target": "aten.mm.default", "operands": [0, 1], "results": [3], "flops": 2.0 * 3 * 4 * 5,
-        "operand_bytes": [48.0, 80.0], "result_bytes": [60.0], "dtype": "float32", "layout": False,
+        "operand_bytes": [48.0, 80.0], "result_bytes": [60.0], "dtype": "float32", "family": "matmul", "layout": False,
         "choices": [
             {"inputs": [["R"], ["R"]], "outputs": [["R"]], "axis": None},
             {"inputs": [["P"], ["R"]], "outputs": [["P"]], "axis": None},

@@ -2,7 +2,7 @@
 
 from hap.cluster.accelerators import ACCELERATORS
 from hap.cluster.cluster import Cluster
-from hap.cluster.device import Device
+from hap.cluster.device import FAMILIES, Device
 from hap.cluster.link import COLLECTIVES, LINKS, CollectiveCost, Link
 
-__all__ = ["ACCELERATORS", "COLLECTIVES", "LINKS", "Cluster", "CollectiveCost", "Device", "Link"]
+__all__ = ["ACCELERATORS", "COLLECTIVES", "FAMILIES", "LINKS", "Cluster", "CollectiveCost", "Device", "Link"]

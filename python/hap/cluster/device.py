@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +12,15 @@ from hap.cluster.accelerators import ACCELERATORS, LAUNCH_OVERHEAD, canonical_na
 from hap.cluster.figures import not_negative, positive
 from hap.errors import ClusterError
 
+FAMILIES = ("attention", "convolution", "matmul")
+"""Families of operators whose speed differs enough to be measured apart."""
+
 RESERVE = 1e9
 """Bytes that a known accelerator keeps, where nothing else is said."""
+
+
+Points = tuple[tuple[float, float], ...]
+"""Measured amounts of work and the seconds that they take; both rise, and there are two at least."""
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -31,6 +39,9 @@ class Device:
         memory: bytes of its memory.
         reserve: bytes of it that are left to the library's context and to fragmentation.
         launch_overhead: seconds that starting one operator costs.
+        measured: measured times of families of operators (:data:`FAMILIES`) by FLOP, such as ``matmul/float32``, and of
+            what ``memory`` bounds by bytes. Between the points they are straight. What is not there follows from the
+            figures above.
     """
 
     name: str
@@ -39,6 +50,7 @@ class Device:
     memory: float
     reserve: float
     launch_overhead: float
+    measured: dict[str, Points]
 
     def __init__(
         self,
@@ -49,6 +61,7 @@ class Device:
         memory: float | None = None,
         reserve: float | None = None,
         launch_overhead: float = LAUNCH_OVERHEAD,
+        measured: Mapping[str, Sequence[tuple[float, float]]] | None = None,
         tf32: bool = False,
     ) -> None:
         """Looks a name up, or takes the figures given.
@@ -61,6 +74,7 @@ class Device:
             reserve: bytes that the training job may not use; by default 1e9 of a known accelerator's memory, none of
                 a ``memory`` that is given.
             launch_overhead: seconds.
+            measured: points of amount and seconds, as :func:`hap.profile` measures them.
             tf32: whether float32 work runs in TensorFloat-32, as after ``torch.set_float32_matmul_precision("high")``;
                 read only for a known accelerator whose ``flops`` are not given.
 
@@ -88,6 +102,7 @@ class Device:
         object.__setattr__(self, "memory_bandwidth", positive(memory_bandwidth, f'Device "{label}": memory_bandwidth'))
         object.__setattr__(self, "memory", positive(memory, f'Device "{label}": memory'))
         object.__setattr__(self, "reserve", not_negative(reserve or 0.0, f'Device "{label}": reserve'))
+        object.__setattr__(self, "measured", _measured(measured or {}, f'Device "{label}": measured'))
         if self.reserve >= self.memory:
             raise ClusterError(
                 f'Device "{label}": reserve: expected less than its memory, {self.memory:g} bytes, got {self.reserve:g}'
@@ -113,9 +128,10 @@ class Device:
         if canonical_name(self.name) is not None and self == Device(self.name):
             return f'Device("{self.name}")'
         flops = self.flops["default"] if set(self.flops) == {"default"} else self.flops
+        measured = f", measured={self.measured!r}" if self.measured else ""
         return (
             f'Device("{self.name}", flops={flops!r}, memory_bandwidth={self.memory_bandwidth!r}, '
-            f"memory={self.memory!r}, reserve={self.reserve!r}, launch_overhead={self.launch_overhead!r})"
+            f"memory={self.memory!r}, reserve={self.reserve!r}, launch_overhead={self.launch_overhead!r}{measured})"
         )
 
 
@@ -131,6 +147,31 @@ def _unknown(name: str, missing: list[str]) -> str:
         f'"{name}" is not a known accelerator: {hint} '
         f"For any other device give its figures too (missing: {', '.join(missing)})."
     )
+
+
+def _measured(measured: Mapping[str, Sequence[tuple[float, float]]], field: str) -> dict[str, Points]:
+    return {name: points_of(name, points, f'{field}["{name}"]') for name, points in sorted(measured.items())}
+
+
+def points_of(name: str, points: object, field: str) -> Points:
+    """Checked points of ``measured``.
+
+    Raises:
+        ClusterError: the name is not known, or the points are too few or do not rise.
+    """
+    family, _, dtype = name.partition("/")
+    if name != "memory" and not (family in FAMILIES and isinstance(getattr(torch, dtype, None), torch.dtype)):
+        known = ", ".join(f"{family}/float32" for family in FAMILIES)
+        raise ClusterError(f"{field}: unknown; expected memory, or a family and an element type, such as {known}")
+    if not isinstance(points, (list, tuple)) or len(points) < 2:
+        raise ClusterError(f"{field}: expected at least two points (amount, seconds), got {points!r}")
+    for point in points:
+        if not isinstance(point, (list, tuple)) or len(point) != 2:
+            raise ClusterError(f"{field}: expected points (amount, seconds), got {point!r}")
+    found = tuple((positive(amount, field), positive(seconds, field)) for amount, seconds in points)
+    if any(one[0] >= other[0] or one[1] >= other[1] for one, other in itertools.pairwise(found)):
+        raise ClusterError(f"{field}: expected points with rising amounts and rising seconds, got {points!r}")
+    return found
 
 
 def _rates(flops: object, field: str) -> dict[str, float]:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from hap.cluster.cluster import Cluster
-from hap.cluster.device import Device, is_element_type
+from hap.cluster.device import Device, is_element_type, points_of
 from hap.cluster.figures import not_negative, positive
 from hap.cluster.link import COLLECTIVES, CollectiveCost, Link
 from hap.errors import ClusterError
@@ -67,6 +67,7 @@ def _write_device(device: Device) -> dict[str, Any]:
         "memory": device.memory,
         **({"reserve": device.reserve} if device.reserve else {}),
         "launch_overhead": device.launch_overhead,
+        **({"measured": device.measured} if device.measured else {}),
     }
 
 
@@ -129,10 +130,12 @@ def _read_member(value: object, path: str) -> Device | Cluster:
 
 def _read_device(value: object, path: str) -> Device:
     required = ("name", "flops", "memory_bandwidth", "memory", "launch_overhead")
-    device = _object(value, path, required=required, optional=("reserve",))
+    device = _object(value, path, required=required, optional=("reserve", "measured"))
     if not isinstance(device["name"], str):
         raise ClusterError(f"{path}.name: expected a string, got {_shown(device['name'])}")
-    flops = device["flops"]
+    flops, measured = device["flops"], device.get("measured", {})
+    if not isinstance(measured, dict):
+        raise ClusterError(f"{path}.measured: expected an object of points by family, got {_shown(measured)}")
     if not isinstance(flops, dict) or "default" not in flops:
         raise ClusterError(
             f'{path}.flops: expected an object of FLOP/s by element type with an entry "default", got {_shown(flops)}'
@@ -147,6 +150,7 @@ def _read_device(value: object, path: str) -> Device:
         memory=positive(device["memory"], f"{path}.memory"),
         reserve=not_negative(device.get("reserve", 0.0), f"{path}.reserve"),
         launch_overhead=not_negative(device["launch_overhead"], f"{path}.launch_overhead"),
+        measured={name: points_of(name, points, f"{path}.measured.{name}") for name, points in measured.items()},
     )
 
 

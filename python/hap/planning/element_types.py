@@ -76,6 +76,7 @@ def _faster(cluster: Cluster, dtype: str) -> Cluster:
             memory=member.memory,
             reserve=member.reserve,
             launch_overhead=member.launch_overhead,
+            measured={name: points for name, points in member.measured.items() if not name.endswith(f"/{dtype}")},
         )
 
     members = [mended(member) for member in cluster.members]

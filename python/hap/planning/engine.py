@@ -274,7 +274,7 @@ def machine(cluster: Cluster) -> Machine:
 
 
 def _figures(device: Device) -> tuple[object, ...]:
-    return (device.flops, device.memory_bandwidth, device.usable_memory, device.launch_overhead)
+    return (device.flops, device.memory_bandwidth, device.usable_memory, device.launch_overhead, device.measured)
 
 
 def parse_program(text: str) -> Program:

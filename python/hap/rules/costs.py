@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,20 @@ def formula(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
         return rule.flops
     found = flop_registry.get(target.overloadpacket) or flop_registry.get(target)
     return found if callable(found) else None
+
+
+# Families of operators that devices are measured for (hap.cluster.FAMILIES), by parts of their targets' names.
+_FAMILIES = {
+    "attention": re.compile(r"hap\.sdpa|aten\._?(scaled_dot_product|flash|efficient)\w*attention"),
+    "convolution": re.compile(r"aten\.\w*convolution"),
+    "matmul": re.compile(r"aten\.(mm|bmm|addmm|baddbmm|matmul|linear)\b"),
+}
+
+
+def family(target: torch._ops.OpOverload) -> str | None:
+    """The family that an operator's speed is measured in, such as ``"matmul"``; ``None`` for most."""
+    name = str(target)
+    return next((family for family, pattern in _FAMILIES.items() if pattern.match(name)), None)
 
 
 def contracts(bound: Bound) -> bool:

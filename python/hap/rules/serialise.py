@@ -56,6 +56,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 def _operator(axes: AxisGraph, index: int) -> dict[str, Any]:
     operator, call, bound = axes.graph.operators[index], axes.calls[index], axes.bound[index]
     operand_bytes, result_bytes = costs.touched(call, None if bound is None else bound.rule)
+    family = costs.family(operator.target)
     return {
         "name": operator.name,
         "target": str(operator.target),
@@ -65,6 +66,7 @@ def _operator(axes: AxisGraph, index: int) -> dict[str, Any]:
         "operand_bytes": [operand_bytes[place] for place in call.order],
         "result_bytes": [b for b, t in zip(result_bytes, operator.results, strict=True) if t is not None],
         "dtype": costs.dtype_name(costs.speed_dtype(call)),
+        **({} if family is None else {"family": family}),
         "layout": axes.layout[index],
         "choices": [_choice(choice) for choice in axes.choices[index]],
     }

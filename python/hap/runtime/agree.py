@@ -131,10 +131,10 @@ def _portable(error: Exception) -> Exception:
     return kind(f"{text} (on rank 0)")
 
 
-def process_group(devices: int) -> dist.ProcessGroup | None:
+def process_group(devices: int | None) -> dist.ProcessGroup | None:
     """The process group to run on: the one that exists, else one from the environment that ``torchrun`` sets.
 
-    Without either the job is this process alone, and the result is ``None``.
+    Without either the job is this process alone, and the result is ``None``. Without ``devices`` any number will do.
 
     Raises:
         RuntimeMismatchError: the number of processes is not the number of devices.
@@ -146,7 +146,7 @@ def process_group(devices: int) -> dist.ProcessGroup | None:
             dist.init_process_group()
         group = dist.group.WORLD if dist.is_initialized() else None
         size = 1 if group is None else dist.get_world_size(group)
-    if size != devices:
+    if devices is not None and size != devices:
         plural = "" if size == 1 else "s"
         raise RuntimeMismatchError(
             f"the job has {size} process{'' if size == 1 else 'es'}, but devices= lists {devices}: "

@@ -13,6 +13,7 @@ from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
 from hap.planning.optimisers import Optimiser, optimiser_tensors
 from hap.planning.pins import Pins, as_given, read_pins
+from hap.profiling.cache import profiled
 from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
 from hap.runtime.collectives import Along
@@ -21,7 +22,7 @@ from hap.runtime.hardware import check_hardware
 from hap.runtime.local_inputs import LocalInput
 from hap.runtime.placing import Layout
 from hap.runtime.schedule import Property
-from hap.runtime.session import Prepared, Session
+from hap.runtime.session import Prepared, Session, device_of
 from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
 from hap.runtime.shards import named_state
 from hap.runtime.signature import Call
@@ -114,7 +115,7 @@ NO_COPY = (
 
 def parallelize(
     module: nn.Module,
-    devices: Cluster | Sequence[str | Device | Cluster],
+    devices: Cluster | Sequence[str | Device | Cluster] | None = None,
     example_inputs: Sequence[Any] | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
     *,
@@ -156,7 +157,8 @@ def parallelize(
 
     Args:
         module: the module, with its parameters in memory.
-        devices: a cluster, or its devices in rank order.
+        devices: a cluster, or its devices in rank order. By default those of ``plan``, or else what there is: measured
+            in some seconds, and remembered (:mod:`hap.profiling.cache`).
         example_inputs: positional arguments of one global batch: plans now; without them the first call plans.
         example_kwargs: keyword arguments likewise.
         plan: a plan made before by :func:`hap.plan` for these inputs and devices; the first call uses it. Its
@@ -191,9 +193,11 @@ def parallelize(
         optimiser = plan.optimiser_tensors
         forbidden_axes, required_axis = plan.forbidden_axes, plan.required_axis
         pin, forbid = as_given(plan.pin), as_given(plan.forbid)
-    cluster = Cluster.of(devices)
-    ranks = process_group(len(cluster.devices))
+    given = plan.cluster if devices is None and plan is not None else devices
+    known = None if given is None else Cluster.of(given)
+    ranks = process_group(None if known is None else len(known.devices))
     control, group = Control(ranks), Group(ranks)
+    cluster = profiled(control, device_of(module)) if known is None else known
 
     def make_plan(axes: AxisGraph, placements: dict[str, Placements], fixed: Splits) -> str:
         from hap.planning import plan_axes

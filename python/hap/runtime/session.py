@@ -71,6 +71,11 @@ class Prepared:
         return self.axes.graph
 
 
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module computes: where its first parameter or buffer is, or the CPU without any."""
+    return next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
+
+
 class Session:
     """The calls of one parallel module.
 
@@ -100,7 +105,7 @@ class Session:
         self.make_plan = make_plan
         self.twin = Twin(module)
         self.changes = Changes(module)
-        self.device = next((t.device for t in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
+        self.device = device_of(module)
         self.seed = seed
         self.steps = 0
         self.latest: Prepared | None = None

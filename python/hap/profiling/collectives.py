@@ -1,0 +1,144 @@
+"""What collectives cost on the real group, over sizes and uneven shares: ``latency + bytes / bandwidth`` is fitted.
+
+The bytes are those that the cost model says that the slowest rank moves, so that what is fitted is what is predicted.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+import torch
+
+from hap import _core
+from hap.balance import largest_remainder
+from hap.cluster import Cluster, CollectiveCost, Device, Link
+from hap.profiling.clock import finish
+from hap.profiling.fit import Line, fit
+from hap.program import Convert, InputInstruction, OutputInstruction, Program
+from hap.runtime import collectives
+from hap.runtime.agree import Control
+from hap.runtime.collectives import Along
+from hap.runtime.group import Group
+
+# Bytes of the whole tensor.
+SIZES = (2**14, 2**18, 2**20, 2**22, 2**24)
+# Shares of the ranks beside equal ones: each has so many times the share of the one before.
+SKEW = 2.0
+# Runs of one collective, of which the median counts; fewer where they take long.
+RUNS, LEAST = 11, 3
+# Units of an axis by rank, on average; bytes of an element.
+UNITS = 16
+ELEMENT = 4
+
+Collective: TypeAlias = Callable[[], torch.Tensor]
+
+
+def measure(name: str, group: Group, control: Control, device: torch.device, *, seconds: float) -> Line:
+    """Measures one of :data:`hap.cluster.COLLECTIVES` on all ranks, for about so many seconds.
+
+    The time of a collective is that of its slowest rank.
+    """
+    amounts: list[float] = []
+    times: list[float] = []
+    for size in SIZES:
+        for units in _splits(group.size):
+            work = _work(name, size, units, group, device)
+            taken = _seconds_of(work, control, device, seconds / (2 * len(SIZES)))
+            amounts.append(moved(name, size, units))
+            times.append(taken)
+        # All ranks know the same times, and stop together.
+        if len(amounts) > 4 and 4.0 * RUNS * times[-1] > seconds:
+            break
+    return fit(amounts, times)
+
+
+def _splits(ranks: int) -> Iterator[tuple[int, ...]]:
+    """Units of an axis by rank: equal ones, and skewed ones."""
+    for skew in (1.0, SKEW):
+        weights = [skew**-rank for rank in range(ranks)]
+        shares = [weight / sum(weights) for weight in weights]
+        yield tuple(largest_remainder(shares, UNITS * ranks))
+
+
+def _work(name: str, size: int, units: tuple[int, ...], group: Group, device: torch.device) -> Collective:
+    """The collective as programs run it, on a tensor of about ``size`` bytes, cut along its first axis."""
+    kind, implementation = name.split("/")
+    count, own = sum(units), units[group.rank]
+    rows, columns = Along(0, ((1, 1),), units), Along(1, ((1, 1),), units)
+    if kind == "all_to_all":
+        # The other axis has as many units, each of as many elements as make the size.
+        width = count * max(1, size // ELEMENT // count**2)
+        columns = Along(1, ((1, width // count),), units)
+        share = torch.ones(own, width, device=device)
+        shape = columns.shape((count, width), group.rank)
+        return partial(collectives.all_to_all, share, name=name, shape=shape, source=rows, target=columns, group=group)
+    width = max(1, size // ELEMENT // count)
+    if kind == "all_reduce":
+        return partial(collectives.all_reduce, torch.ones(count, width, device=device), name=name, group=group)
+    sharded, whole = (own, width), (count, width)
+    run = partial(
+        collectives.all_gather if kind == "all_gather" else collectives.reduce_scatter,
+        torch.ones(sharded if kind == "all_gather" else whole, device=device),
+        shape=whole if kind == "all_gather" else sharded,
+    )
+    return partial(run, name=name, along=rows, implementation=implementation, group=group)
+
+
+def _seconds_of(work: Collective, control: Control, device: torch.device, budget: float) -> float:
+    """The median over runs of the slowest rank's time; all ranks do as many runs."""
+    work()
+    found: list[float] = []
+    while len(found) < RUNS:
+        control.numbers((0,), "waiting for all ranks")
+        started = time.perf_counter()
+        work()
+        finish(device)
+        found.append(time.perf_counter() - started)
+        if len(found) == LEAST:
+            # Whether there is time for more, by the slowest.
+            once = max(control.gather(statistics.median(found), "timing a collective"))
+            if once * RUNS > budget:
+                break
+    times = control.gather(found, "timing a collective")
+    return float(statistics.median(max(together) for together in zip(*times, strict=True)))
+
+
+def moved(name: str, size: float, units: Sequence[int]) -> float:
+    """The bytes that the slowest rank moves, as the cost model counts them, for a whole tensor of ``size`` bytes.
+
+    The core simulates the collective on devices with a link of one byte per second.
+    """
+    kind, implementation = name.split("/")
+    # The placement before and after, and the axis. What is partial is a share padded with zeros, which costs nothing.
+    ends: dict[str, tuple[str, str, str | None]] = {
+        "all_gather": ("S0", "R", "rows"),
+        "all_reduce": ("P", "R", None),
+        "reduce_scatter": ("P", "S1", "columns"),
+        "all_to_all": ("S0", "S1", "rows"),
+    }
+    before, after, axis = ends[kind]
+    padded = [Convert("pad", "x", ("S0",), ("P",), "rows", None)] if before == "P" else []
+    converted = Convert(kind, "x", (before,), (after,), axis, implementation)  # type: ignore[arg-type]
+    program = Program((InputInstruction("x", ("S0",)), *padded, converted, OutputInstruction("y", "x", (after,))))
+    count = sum(units)
+    graph = {
+        "format": "hap-graph-1",
+        "axes": [{"name": "rows", "size": count}, {"name": "columns", "size": count}],
+        "tensors": [{"name": "x", "dtype": "float32", "bytes": size, "occurrences": [0, 1], "summable": True}],
+        "inputs": [{"kind": "input", "name": "x", "tensor": 0}],
+        "operators": [],
+        "outputs": [{"kind": "output", "name": "y", "tensor": 0, "of": None}],
+    }
+    cost = {name: CollectiveCost(latency=0.0, bandwidth=1.0)}
+    board = Device(flops=1.0, memory_bandwidth=1.0, memory=1.0)
+    cluster = Cluster([board] * len(units), link=Link(bandwidth=1.0, latency=0.0), collectives=cost)
+    splits = {"rows": list(units), "columns": list(units)}
+    text = msgspec.json.encode(program).decode()
+    reply = _core.Graph(json.dumps(graph).encode()).simulate(cluster.to_json(), text, json.dumps(splits), "{}")
+    return float(json.loads(reply)["seconds"])

@@ -1,0 +1,204 @@
+"""Measures the machines of a job, all ranks together, and describes them as a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from rich import progress as bars
+from rich.console import Console
+
+from hap.cluster import COLLECTIVES, Cluster, CollectiveCost, Device, Link
+from hap.cluster.device import Points
+from hap.errors import HapError
+from hap.profiling import collectives, operators
+from hap.profiling.fit import Line
+from hap.profiling.machine import Machine, machine
+from hap.runtime.agree import Control, process_group
+from hap.runtime.group import Group
+
+_log = logging.getLogger("hap")
+
+# Seconds for each family of operators, and for each collective.
+OPERATORS, TRANSFERS = 4.0, 6.0
+QUICK_OPERATORS, QUICK_TRANSFERS = 0.4, 0.4
+# Ranks on equal hardware whose times differ by less are equal.
+NOISE = 1.15
+# Fits that are off by more are told of.
+POOR_FIT = 0.25
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What one rank has measured: its hardware, and the times of its operators by name."""
+
+    machine: Machine
+    points: dict[str, Points]
+
+
+def profile(
+    *, device: torch.device | str | None = None, dtypes: Sequence[torch.dtype] | None = None, quick: bool = False
+) -> Cluster:
+    """Measures every rank's operators and the collectives between them; called by all ranks of a job.
+
+    The ranks are those of the default process group, which is made from the environment of ``torchrun`` if there is
+    none. All measure at the same time, as they compute in training. It takes under two minutes, or some seconds if
+    ``quick``; rank 0 shows a bar on a terminal. Nothing else should run meanwhile.
+
+    Args:
+        device: what this rank computes on; by default the accelerator of ``LOCAL_RANK``, or the CPU without one.
+        dtypes: element types to measure; by default float32, and on accelerators float16 and bfloat16 too.
+        quick: measures for a tenth of the time.
+
+    Returns:
+        The cluster, the same on all ranks: devices with measured times and their free memory, measured collectives, and
+        the link that these follow from. Save it with :meth:`hap.Cluster.save`.
+
+    Raises:
+        CommunicationError: another rank has stopped.
+        HapError: the ranks compute on devices of different types, or an element type cannot be computed with.
+    """
+    ranks = process_group(None)
+    control, group = Control(ranks), Group(ranks)
+    where = _default_device() if device is None else torch.device(device)
+    kinds = Counter(control.gather(where.type, "comparing devices"))
+    if len(kinds) > 1:
+        raise HapError(f"profile: all ranks must compute on one type of device, got {dict(kinds)}: pass device=")
+    if dtypes is None:
+        dtypes = (torch.float32,) if where.type == "cpu" else (torch.float32, torch.float16, torch.bfloat16)
+    names = operators.names(tuple(dtypes))
+    transfers = COLLECTIVES if control.size > 1 else ()
+    bar = bars.Progress(
+        bars.TextColumn("hap: measuring {task.description}"),
+        bars.BarColumn(),
+        bars.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=control.rank != 0 or not Console(stderr=True).is_terminal,
+    )
+    with bar, torch.no_grad():
+        task = bar.add_task("", total=len(names) + len(transfers))
+        points: dict[str, Points] = {}
+        for name in names:
+            bar.update(task, description=name)
+            control.numbers((0,), "waiting for all ranks")
+            seconds = QUICK_OPERATORS if quick else OPERATORS
+            points[name] = control.together(
+                lambda name=name, seconds=seconds: operators.measure(name, where, seconds=seconds),  # type: ignore[misc]
+                f"measuring {name}",
+            )
+            bar.advance(task)
+        lines: dict[str, Line] = {}
+        for name in transfers:
+            bar.update(task, description=name)
+            seconds = QUICK_TRANSFERS if quick else TRANSFERS
+            lines[name] = collectives.measure(name, group, control, where, seconds=seconds)
+            bar.advance(task)
+    everybody = control.gather(Measured(machine(where), points), "exchanging measurements")
+    for name, line in lines.items():
+        level = logging.WARNING if line.error > POOR_FIT and control.rank == 0 else logging.DEBUG
+        _log.log(level, "profile: the times of %s are off their line by %.0f%%", name, 100.0 * line.error)
+    return describe(everybody, lines)
+
+
+def describe(everybody: Sequence[Measured], lines: dict[str, Line]) -> Cluster:
+    """The cluster that these measurements, by rank, describe."""
+    everybody = alike(everybody)
+    hosts = Counter(measured.machine.host for measured in everybody if measured.machine.threads)
+    devices = [
+        # Processes on CPUs share the memory of their host.
+        _device(measured, measured.machine.free / (hosts[measured.machine.host] or 1))
+        for measured in everybody
+    ]
+    if not lines:
+        return Cluster(devices, link=Link(bandwidth=1e12, latency=0.0))
+    # What has no collective of its own is an exchange: each rank waits for all others.
+    exchange = lines["all_to_all/exchange"]
+    others = len(everybody) - 1
+    costs = {name: CollectiveCost(latency=line.latency, bandwidth=line.rate) for name, line in lines.items()}
+    return Cluster(devices, link=Link(bandwidth=exchange.rate, latency=exchange.latency / others), collectives=costs)
+
+
+def alike(everybody: Sequence[Measured]) -> list[Measured]:
+    """Ranks on equal hardware that are as fast, but for noise, have the same times: their means.
+
+    Else no two devices would be equal, and equal ones would get unequal work. Ranks on equal hardware of which one is
+    throttled are not as fast.
+    """
+    found = list(everybody)
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for rank, measured in enumerate(everybody):
+        hardware = measured.machine
+        kinds.setdefault((hardware.name, hardware.memory, hardware.threads), []).append(rank)
+    for ranks in kinds.values():
+        times = {rank: _common_times(everybody[rank], [everybody[other] for other in ranks]) for rank in ranks}
+        classes: list[list[int]] = []
+        for rank in sorted(ranks, key=lambda rank: times[rank]):
+            if classes and times[rank] <= NOISE * times[classes[-1][0]]:
+                classes[-1].append(rank)
+            else:
+                classes.append([rank])
+        for members in classes:
+            points = _means([everybody[rank].points for rank in members])
+            free = min(everybody[rank].machine.free for rank in members)
+            for rank in members:
+                hardware = msgspec.structs.replace(everybody[rank].machine, free=free)
+                found[rank] = Measured(hardware, points)
+    return found
+
+
+def _common_times(measured: Measured, others: Sequence[Measured]) -> float:
+    """The geometric mean of a rank's times at the amounts that all have measured."""
+    total = 0.0
+    for name, points in measured.points.items():
+        shared = set.intersection(*({amount for amount, _ in other.points[name]} for other in others))
+        total += statistics.fmean(math.log(seconds) for amount, seconds in points if amount in shared)
+    return math.exp(total / len(measured.points))
+
+
+def _means(lists: Sequence[dict[str, Points]]) -> dict[str, Points]:
+    """By name, the mean times of the amounts that all lists hold; both still rise."""
+    found = {}
+    for name in lists[0]:
+        tables = [dict(points[name]) for points in lists]
+        amounts = sorted(set.intersection(*map(set, tables)))
+        found[name] = tuple((amount, statistics.fmean(table[amount] for table in tables)) for amount in amounts)
+    return found
+
+
+def _device(measured: Measured, memory: float) -> Device:
+    """A device by its measured points; its figures are those of the largest problems."""
+    points = measured.points
+
+    def rate(name: str) -> float:
+        (amount, seconds) = points[name][-1]
+        return amount / seconds
+
+    flops = {name.split("/")[1]: rate(name) for name in points if name.startswith("matmul/")}
+    return Device(
+        measured.machine.name,
+        flops=flops,
+        memory_bandwidth=rate(operators.MEMORY),
+        memory=memory,
+        launch_overhead=points[operators.MEMORY][0][1],
+        measured=points,
+    )
+
+
+def fingerprint(device: torch.device, control: Control) -> str:
+    """SHA-256 of the hardware of all ranks in order, of torch, and of the number of ranks; the same on all ranks."""
+    mine = machine(device)
+    known = (mine.host, mine.name, mine.memory, mine.threads, mine.torch)
+    return hashlib.sha256(repr(control.gather(known, "comparing hardware")).encode()).hexdigest()
+
+
+def _default_device() -> torch.device:
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cpu")

@@ -1,0 +1,39 @@
+"""What ranks do in the tests of profiles."""
+
+import os
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import hap
+from hap.profiling import run as profiling
+
+
+def hurry():
+    """Measures for a moment only."""
+    profiling.QUICK_OPERATORS = profiling.QUICK_TRANSFERS = 0.02
+
+
+def measure(rank):
+    hurry()
+    return hap.profile(quick=True, device="cpu").to_json()
+
+
+def parallelize_without_devices(rank, folder):
+    """Twice; how often that measured, and whether training equals one device."""
+    hurry()
+    os.environ["XDG_CACHE_HOME"] = folder
+    torch.manual_seed(0)
+    x = torch.randn(8, 4)
+    expected = nn.Linear(4, 4)
+    with mock.patch("hap.profiling.cache.profile", wraps=profiling.profile) as spy:
+        models = []
+        for _ in range(2):
+            model = nn.Linear(4, 4)
+            model.load_state_dict(expected.state_dict())
+            models.append(hap.parallelize(model))
+    equal = all(torch.allclose(model(x), expected(x)) for model in models)
+    dist.barrier()
+    return {"measured": spy.call_count, "equal": equal}

@@ -1,0 +1,118 @@
+"""Measurements of the machine that the tests run on: what they are is open, what is made of them is not."""
+
+import itertools
+
+import pytest
+import torch
+
+import hap
+from hap.cluster import COLLECTIVES
+from hap.errors import ClusterError
+from hap.profiling import collectives, operators
+from hap.profiling.fit import Line
+from hap.profiling.machine import Machine, machine
+from hap.profiling.run import Measured, alike, describe
+from tests.profiling import jobs
+from tests.runtime.launch import Launcher
+
+CPU = torch.device("cpu")
+POINTS = {"memory": ((1e3, 1e-5), (1e6, 1e-3)), "matmul/float32": ((1e6, 1e-4), (1e9, 1e-2))}
+LINES = {name: Line(1e-4, 1e9, 0.0) for name in COLLECTIVES}
+
+
+def measured(scale=1.0, **changes):
+    fields = {"host": "a", "name": "card", "memory": 10**10, "free": 9 * 10**9, "threads": 0, "torch": "2"} | changes
+    points = {name: tuple((x, scale * y) for x, y in line) for name, line in POINTS.items()}
+    return Measured(Machine(**fields), points)
+
+
+@pytest.mark.parametrize("name", operators.names((torch.float32,)))
+def test_every_family_is_measured_at_rising_amounts(name):
+    points = operators.measure(name, CPU, seconds=0.02)
+    assert len(points) >= 2
+    assert all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(points))
+    assert hap.Device("x", flops=1, memory_bandwidth=1, memory=1, measured={name: points}).measured[name] == points
+
+
+def test_a_device_has_the_figures_of_its_largest_problems():
+    cluster = describe([measured(), measured(2.0)], LINES)
+    first, second = cluster.devices
+    assert (first.flops["float32"], first.memory_bandwidth, first.launch_overhead) == (1e11, 1e9, 1e-5)
+    assert second.flops["float32"] == 0.5e11
+    assert first.memory == 9e9
+    assert first.measured == POINTS
+    assert set(cluster.collectives) == set(COLLECTIVES)
+    assert (cluster.link.bandwidth, cluster.link.latency) == (1e9, 1e-4)
+    assert hap.Cluster.from_json(cluster.to_json()) == cluster
+
+
+def test_processes_on_cpus_share_the_memory_of_their_host():
+    cluster = describe([measured(threads=1), measured(threads=1), measured(threads=1, host="b")], LINES)
+    assert [device.memory for device in cluster.devices] == [4.5e9, 4.5e9, 9e9]
+
+
+def test_ranks_on_equal_hardware_are_equal_but_for_noise():
+    ranks = [measured(1.0), measured(3.0), measured(1.1), measured(3.1), measured(1.05, name="other card")]
+    first, third, second, fourth, other = alike(ranks)
+    assert first.points == second.points != third.points == fourth.points
+    assert first.points["memory"][0][1] == pytest.approx(1.05e-5)
+    assert other.points == ranks[4].points
+
+
+def test_amounts_that_only_some_have_measured_are_left_out():
+    short = Measured(measured().machine, POINTS | {"memory": ((1e3, 1e-5), (1e5, 2e-4), (1e6, 1e-3))})
+    assert alike([measured(), short])[1].points["memory"] == POINTS["memory"]
+
+
+@pytest.mark.parametrize(
+    ("name", "equal", "skewed"),
+    [
+        ("all_gather/padded", 50.0, 75.0),
+        ("all_gather/grouped", 100.0, 100.0),
+        ("all_reduce/builtin", 100.0, 100.0),
+        ("reduce_scatter/padded", 50.0, 75.0),
+        ("all_to_all/exchange", 25.0, 18.75),
+    ],
+)
+def test_bytes_are_those_of_the_cost_model(name, equal, skewed):
+    assert collectives.moved(name, 100.0, (8, 8)) == equal
+    assert collectives.moved(name, 100.0, (12, 4)) == skewed
+
+
+def test_the_machine_is_described():
+    found = machine(CPU)
+    assert 0 < found.free <= found.memory
+    assert found.threads == torch.get_num_threads()
+
+
+def test_a_job_measures_itself_and_remembers(tmp_path):
+    with Launcher(2) as launcher:
+        texts = launcher.run(jobs.measure, limit=60.0)
+        assert texts[0] == texts[1]
+        cluster = hap.Cluster.from_json(texts[0])
+        assert len(cluster.devices) == 2
+        assert set(cluster.collectives) == set(COLLECTIVES)
+        assert all(set(device.measured) == set(operators.names((torch.float32,))) for device in cluster.devices)
+        found = launcher.run(jobs.parallelize_without_devices, str(tmp_path), limit=60.0)
+    assert found == [{"measured": 1, "equal": True}] * 2
+    (kept,) = tmp_path.glob("hap/*.json")
+    assert hap.Cluster.load(kept)
+
+
+def test_one_process_measures_no_collectives(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    jobs.hurry()
+    cluster = hap.profile(quick=True, device="cpu")
+    assert len(cluster.devices) == 1
+    assert cluster.collectives == {}
+
+
+def test_a_kept_profile_that_cannot_be_read_is_measured_anew(tmp_path, monkeypatch, caplog):
+    from hap.profiling import cache
+
+    path = tmp_path / "broken.json"
+    path.write_text("{")
+    assert cache._read(path) is None
+    assert "cannot be used, measuring anew: cluster: not valid JSON" in caplog.text
+    with pytest.raises(ClusterError):
+        hap.Cluster.load(path)
