@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-full lint bench bench-table format coverage clean
+.PHONY: build demo test test-full lint bench bench-table bench-paper format coverage clean
 
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$$python" && break; done)
@@ -77,6 +77,9 @@ bench: build
 bench-table: build
 	@$(BIN)/pip install --quiet --group bench
 	@OMP_NUM_THREADS=1 $(BIN)/python benches/table.py
+
+bench-paper: build
+	@OMP_NUM_THREADS=1 $(BIN)/python benches/paper.py
 
 clean:
 	rm -rf $(VENV) target python/hap/*.so

@@ -6,6 +6,7 @@ language models have one sample of their full length for each device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from transformers import (
 )
 
 DEVICES = 8
-BATCH, SEQUENCE = 32 * DEVICES, 128
+SAMPLES, SEQUENCE = 32, 128
 WIDE, HIDDEN, HEADS, VOCABULARY = 768, 3072, 12, 33_280
 
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
@@ -86,12 +87,14 @@ class VGG(nn.Module):
 
 
 class Mixture(nn.Module):
-    """A layer of attention whose perceptrons are experts, two for each device."""
+    """A layer of attention whose perceptrons are experts: two for each device, with room for 2.5 times the tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: int) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(WIDE, HEADS, dropout=0.1, batch_first=True)
-        self.experts = GShard(experts=2 * DEVICES, features=WIDE, hidden=HIDDEN, capacity=20)
+        experts = 2 * devices
+        capacity = math.ceil(2.5 * SEQUENCE / experts)
+        self.experts = GShard(experts=experts, features=WIDE, hidden=HIDDEN, capacity=capacity)
         self.norms = nn.ModuleList(nn.LayerNorm(WIDE) for _ in range(2))
         self.dropout = nn.Dropout(0.1)
 
@@ -105,14 +108,14 @@ class Mixture(nn.Module):
 class BertMoE(nn.Module):
     """BERT with a mixture of experts in every second layer."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, devices: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDE)
         self.position = nn.Parameter(torch.zeros(SEQUENCE, WIDE))
         self.plain = nn.ModuleList(
             nn.TransformerEncoderLayer(WIDE, HEADS, HIDDEN, batch_first=True) for _ in range(layers // 2)
         )
-        self.mixed = nn.ModuleList(Mixture() for _ in range(layers // 2))
+        self.mixed = nn.ModuleList(Mixture(devices) for _ in range(layers // 2))
         self.head = nn.Linear(WIDE, VOCABULARY)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -124,30 +127,35 @@ class BertMoE(nn.Module):
         return F.cross_entropy(self.head(states).flatten(0, 1), y.flatten()) + 0.01 * total
 
 
-def _tokens(batch: int = BATCH, sequence: int = SEQUENCE) -> torch.Tensor:
-    return torch.zeros(batch, sequence, dtype=torch.int64)
+def _tokens(devices: int = DEVICES) -> torch.Tensor:
+    return torch.zeros(SAMPLES * devices, SEQUENCE, dtype=torch.int64)
 
 
-def _images() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros(BATCH, 3, 32, 32), torch.zeros(BATCH, dtype=torch.int64)
+def _long(sequence: int) -> torch.Tensor:
+    return torch.zeros(DEVICES, sequence, dtype=torch.int64)
+
+
+def _images(devices: int) -> tuple[torch.Tensor, torch.Tensor]:
+    samples = SAMPLES * devices
+    return torch.zeros(samples, 3, 32, 32), torch.zeros(samples, dtype=torch.int64)
 
 
 def mlp() -> Built:
-    x = torch.zeros(BATCH, 1024)
+    x = torch.zeros(SAMPLES * DEVICES, 1024)
     return MLP(1024, 12), (x, x), {}
 
 
 def chains(chains: int, layers: int) -> Built:
-    return Chains(chains, layers), (torch.zeros(BATCH, WIDE),), {}
+    return Chains(chains, layers), (torch.zeros(SAMPLES * DEVICES, WIDE),), {}
 
 
-def vgg19() -> Built:
-    return VGG(), _images(), {}
+def vgg19(devices: int = DEVICES) -> Built:
+    return VGG(), _images(devices), {}
 
 
-def vit(layers: int) -> Built:
+def vit(layers: int, devices: int = DEVICES) -> Built:
     config = ViTConfig(num_hidden_layers=layers, image_size=32, patch_size=4, num_labels=10)
-    images, labels = _images()
+    images, labels = _images(devices)
     return ViTForImageClassification(config), (), {"pixel_values": images, "labels": labels}
 
 
@@ -157,13 +165,13 @@ def gpt2(layers: int) -> Built:
 
 
 def bert(layers: int, devices: int = DEVICES) -> Built:
-    ids = _tokens(32 * devices)
+    ids = _tokens(devices)
     config = BertConfig(num_hidden_layers=layers)
     return BertForMaskedLM(config), (), {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
-def bert_moe(layers: int) -> Built:
-    return BertMoE(layers), (_tokens(), _tokens()), {}
+def bert_moe(layers: int, devices: int = DEVICES) -> Built:
+    return BertMoE(layers, devices), (_tokens(devices), _tokens(devices)), {}
 
 
 def _llama(layers: int, ids: torch.Tensor, **shape: int) -> Built:
@@ -177,16 +185,16 @@ def llama(layers: int) -> Built:
 
 def llama3_8b(layers: int) -> Built:
     shape = {"hidden_size": 4096, "intermediate_size": 14_336, "vocab_size": 128_256}
-    return _llama(layers, _tokens(DEVICES, 8192), max_position_embeddings=8192, **shape)
+    return _llama(layers, _long(8192), max_position_embeddings=8192, **shape)
 
 
 def gpt3_175b(layers: int) -> Built:
     config = GPT2Config(n_layer=layers, n_embd=12_288, n_head=96, n_positions=2048)
-    ids = _tokens(DEVICES, 2048)
+    ids = _long(2048)
     return GPT2LMHeadModel(config), (), {"input_ids": ids, "labels": ids}
 
 
-MODELS: dict[str, Callable[[], Built]] = {
+MODELS: dict[str, Callable[..., Built]] = {
     "mlp": mlp,
     "chains_4": partial(chains, 4, 4),
     "chains_8": partial(chains, 8, 8),
