@@ -45,6 +45,12 @@ def test_the_cost_is_that_of_computing_in_the_other_type(caplog):
     assert plan.predicted_time > slow
 
 
+@pytest.mark.parametrize("flops", [15e12, {"bfloat16": 50e12}, {"default": 1e12, "float16": 2e12}])
+def test_a_device_whose_rates_are_given_is_as_fast_as_they_say(caplog, flops):
+    _, messages = warnings_of(caplog, torch.bfloat16, hap.Device("V100", flops=flops), "A100-80GB")
+    assert not messages
+
+
 @pytest.mark.parametrize(
     ("dtype", "device"), [(torch.float32, "GTX 1080"), (torch.float16, "V100"), (torch.bfloat16, "RTX 3090")]
 )

@@ -39,11 +39,16 @@ def test_a_device_has_the_figures_of_its_largest_problems():
     first, second = cluster.devices
     assert (first.flops["float32"], first.memory_bandwidth, first.launch_overhead) == (1e11, 1e9, 1e-5)
     assert second.flops["float32"] == 0.5e11
-    assert first.memory == 9e9
+    assert (first.memory, first.usable_memory) == (9e9, 8.1e9)
     assert first.measured == POINTS
     assert set(cluster.collectives) == set(COLLECTIVES)
     assert (cluster.link.bandwidth, cluster.link.latency) == (1e9, 1e-4)
     assert hap.Cluster.from_json(cluster.to_json()) == cluster
+
+
+def test_a_known_accelerator_has_its_usual_name():
+    cluster = describe([measured(name="Tesla V100-SXM2-16GB", memory=16_900_000_000, free=16_000_000_000)], {})
+    assert (cluster.devices[0].name, cluster.devices[0].usable_memory) == ("V100", 15e9)
 
 
 def test_processes_on_cpus_share_the_memory_of_their_host():

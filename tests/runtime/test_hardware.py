@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hap
 from hap.errors import RuntimeMismatchError
@@ -51,8 +53,16 @@ def test_memory_that_others_hold_is_named():
     (problem,) = mismatches(devices("V100"), [like(V100, free=8_000_000_000)])
     assert problem == (
         "rank 0 runs on Tesla V100-SXM2-16GB, of which 7.45 GiB are free, and the plan may use 13.97 GiB: "
-        'end what else runs there, or give Device("V100", memory=8e+09)'
+        'end what else runs there, or give Device("V100", memory=7.92e+09)'
     )
+
+
+@given(st.integers(10**6, 15 * 10**9))
+def test_the_memory_that_is_advised_passes(free):
+    (problem,) = mismatches(devices("V100"), [like(V100, free=free)])
+    advised = eval(problem[problem.index("Device(") :], {"Device": hap.Device})
+    assert 0.95 * free < advised.usable_memory <= free
+    assert mismatches([advised], [like(V100, free=free)]) == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,7 +55,9 @@ class Cluster:
         Raises:
             ClusterError: no members, one of a wrong type, an unknown name, or a figure out of its range.
         """
-        if isinstance(members, (str, Device, Cluster)) or not isinstance(members, Iterable):
+        # Of a mapping only the keys would count, and a set has no order.
+        single = isinstance(members, (str, bytes, Device, Cluster, Mapping, Set))
+        if single or not isinstance(members, Iterable):
             raise ClusterError(f"Cluster: expected a list of devices, names or clusters, got {members!r}")
         leaves = tuple(_member(member, rank) for rank, member in enumerate(members))
         if not leaves:
@@ -80,7 +82,7 @@ class Cluster:
         object.__setattr__(self, "members", leaves)
         object.__setattr__(self, "link", link)
         object.__setattr__(self, "overlap", overlap)
-        object.__setattr__(self, "collectives", _collectives(collectives or {}))
+        object.__setattr__(self, "collectives", _collectives({} if collectives is None else collectives))
 
     @classmethod
     def of(cls, devices: Cluster | Iterable[str | Device | Cluster]) -> Cluster:
@@ -120,7 +122,7 @@ class Cluster:
         return file.decode(text, source)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the cluster to a file, as indented JSON."""
+        """Writes the cluster to a file, as indented JSON. Raises ``OSError`` where the file cannot be written."""
         from hap.cluster import file
 
         Path(path).write_text(file.encode(self, indent=2) + "\n", encoding="utf-8")
@@ -132,7 +134,10 @@ class Cluster:
         Raises:
             ClusterError: the file cannot be read, or a field is missing, unknown or out of its range.
         """
-        name = f"cluster file {os.fspath(path)}"
+        try:
+            name = f"cluster file {os.fspath(path)}"
+        except TypeError as error:
+            raise ClusterError(f"Cluster.load: expected a path, got {path!r}") from error
         try:
             text = Path(path).read_bytes()
         except OSError as error:
@@ -163,7 +168,9 @@ def _assumed(members: tuple[Device | Cluster, ...]) -> Link:
     return Link(f"PCIe {generation}", assumed=True)
 
 
-def _collectives(collectives: Mapping[str, CollectiveCost]) -> dict[str, CollectiveCost]:
+def _collectives(collectives: object) -> dict[str, CollectiveCost]:
+    if not isinstance(collectives, Mapping):
+        raise ClusterError(f"Cluster: collectives: expected a mapping from names to costs, got {collectives!r}")
     for name, cost in collectives.items():
         if name not in COLLECTIVES:
             raise ClusterError(f'Cluster: collectives: unknown "{name}"; expected one of {", ".join(COLLECTIVES)}')

@@ -81,6 +81,10 @@ class Device:
         Raises:
             ClusterError: the name is not known and a figure is missing, or a figure is not a finite positive number.
         """
+        if name is not None and not isinstance(name, str):
+            raise ClusterError(f"Device: expected a name, got {name!r}")
+        if not isinstance(tf32, bool):
+            raise ClusterError(f"Device: tf32: expected True or False, got {tf32!r}")
         known = None if name is None else canonical_name(name)
         if known is not None:
             figures = ACCELERATORS[known]
@@ -114,15 +118,24 @@ class Device:
         """Bytes that the training job may use."""
         return self.memory - self.reserve
 
+    def rate(self, dtype: str) -> float:
+        """FLOP/s of an element type: its own, or the default."""
+        return self.flops.get(dtype, self.flops["default"])
+
     def lacks(self, dtype: str) -> bool:
-        """Whether it is known to have no fast instructions for an element type, such as ``"bfloat16"``."""
+        """Whether it is known to have no fast instructions for an element type, such as ``"bfloat16"``.
+
+        A known accelerator whose ``flops`` are not those of the data sheet is as fast as these say.
+        """
         known = canonical_name(self.name)
-        return known is not None and ACCELERATORS[known].lacks(dtype)
+        if known is None or not ACCELERATORS[known].lacks(dtype):
+            return False
+        return any(self.flops == ACCELERATORS[known].flops(tf32=tf32) for tf32 in (False, True))
 
     @property
     def speed(self) -> float:
         """FLOP/s of float32, or the default: what devices are compared by where the element type is open."""
-        return self.flops.get("float32", self.flops["default"])
+        return self.rate("float32")
 
     def __repr__(self) -> str:
         if canonical_name(self.name) is not None and self == Device(self.name):

@@ -33,10 +33,14 @@ def decode(text: str | bytes, source: str) -> Cluster:
     Raises:
         ClusterError: names ``source``, the path of the field (``root.members[1].device.memory``) and what was expected.
     """
+    if not isinstance(text, (str, bytes)):
+        raise ClusterError(f"{source}: expected JSON as text, got {type(text).__name__}")
     try:
         content = json.loads(text)
     except ValueError as error:
         raise ClusterError(f"{source}: not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise ClusterError(f"{source}: nested too deeply") from error
     try:
         return _read_cluster(content)
     except ClusterError as error:

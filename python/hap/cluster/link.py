@@ -47,6 +47,10 @@ class Link:
             ClusterError: the name is not known and a figure is missing, the bandwidth is not a finite number above 0,
                 or the latency not one of at least 0.
         """
+        if name is not None and not isinstance(name, str):
+            raise ClusterError(f"Link: expected a name, got {name!r}")
+        if not isinstance(assumed, bool):
+            raise ClusterError(f"Link: assumed: expected True or False, got {assumed!r}")
         known = None if name is None else _SPELLINGS.get(_squeezed(name))
         if known is not None:
             bandwidth = LINKS[known][0] if bandwidth is None else bandwidth
@@ -60,7 +64,7 @@ class Link:
         object.__setattr__(self, "bandwidth", positive(bandwidth, "Link: bandwidth"))
         object.__setattr__(self, "latency", not_negative(latency, "Link: latency"))
         object.__setattr__(self, "name", known or name)
-        object.__setattr__(self, "assumed", bool(assumed))
+        object.__setattr__(self, "assumed", assumed)
 
     def __repr__(self) -> str:
         known = self.name is not None and self.name in LINKS and LINKS[self.name] == (self.bandwidth, self.latency)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("hap")
 
-# An element type counts where this part of all arithmetic is done in it.
+# An element type counts where this part of all arithmetic is done in it. A plan that leaves a device out because of its
+# lack costs nothing more, which is worth knowing too.
 WORTH_MENTIONING = 0.01
 
 
@@ -58,7 +59,7 @@ def _types(axes: AxisGraph) -> list[str]:
 def _fastest(device: Device) -> str:
     """The element type that takes the place of one that the device lacks."""
     have = [dtype for dtype in ("float32", "float16", "bfloat16") if not device.lacks(dtype)]
-    return max(have, key=lambda dtype: device.flops[dtype])
+    return max(have, key=device.rate)
 
 
 def _faster(cluster: Cluster, dtype: str) -> Cluster:
@@ -71,7 +72,7 @@ def _faster(cluster: Cluster, dtype: str) -> Cluster:
             return member
         return Device(
             member.name,
-            flops=member.flops | {dtype: member.flops[_fastest(member)]},
+            flops=member.flops | {dtype: member.rate(_fastest(member))},
             memory_bandwidth=member.memory_bandwidth,
             memory=member.memory,
             reserve=member.reserve,

@@ -16,7 +16,8 @@ from rich import progress as bars
 from rich.console import Console
 
 from hap.cluster import COLLECTIVES, Cluster, CollectiveCost, Device, Link
-from hap.cluster.device import Points
+from hap.cluster.accelerators import recognised_name
+from hap.cluster.device import RESERVE, Points
 from hap.errors import HapError
 from hap.profiling import collectives, operators
 from hap.profiling.fit import Line
@@ -181,11 +182,13 @@ def _device(measured: Measured, memory: float) -> Device:
         return amount / seconds
 
     flops = {name.split("/")[1]: rate(name) for name in points if name.startswith("matmul/")}
+    hardware = measured.machine
     return Device(
-        measured.machine.name,
+        recognised_name(hardware.name, hardware.memory) or hardware.name,
         flops=flops,
         memory_bandwidth=rate(operators.MEMORY),
         memory=memory,
+        reserve=0.0 if hardware.threads else min(RESERVE, 0.1 * memory),
         launch_overhead=points[operators.MEMORY][0][1],
         measured=points,
     )

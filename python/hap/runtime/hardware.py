@@ -89,9 +89,16 @@ def mismatches(devices: Sequence[Device], found: Sequence[Hardware | None]) -> l
             problems.append(
                 f"rank {rank} runs on {real.name}, of which {bytes_text(real.free)} are free, and the plan may use "
                 f"{bytes_text(device.usable_memory)}: end what else runs there, or give "
-                f'Device("{device.name}", memory={real.free:.3g})'
+                f'Device("{device.name}", memory={_rounded_down(real.free)})'
             )
     return problems
+
+
+def _rounded_down(size: int) -> str:
+    """Bytes to three digits, a little less than there are: what is free changes a little."""
+    size = size * 99 // 100
+    digits = max(0, len(str(size)) - 3)
+    return f"{float(size // 10**digits * 10**digits):.3g}"
 
 
 def _name(real: Hardware) -> str:
