@@ -194,11 +194,11 @@ def make_plan(problem: Problem, found: Found, axes: AxisGraph) -> Plan:
         predicted_time=seconds,
         predicted_memory=tuple(math.ceil(size) for size in best.simulation.memory),
         memory_parts=best.simulation.memory_parts,
-        search_gap=best.search_gap,
+        search_gap=engine.search_gap,
         lower_bound=found.bound,
         # The bound and the simulation add the same terms in another order: the last digits may differ.
         optimality_gap=max(0.0, seconds / found.bound - 1.0) if found.bound > 0.0 else 0.0,
-        rounding_loss=best.rounding_loss,
+        rounding_loss=best.rounding_loss or 0.0,
         baselines={baseline.name: baseline.seconds for baseline in found.baselines},
         obstacles={baseline.name: baseline.obstacle for baseline in found.baselines if baseline.obstacle is not None},
         replicated=axes.without_rule,

@@ -21,6 +21,8 @@ _log = logging.getLogger("hap")
 
 # Numbers of the core have 64 bits.
 MOST = 2**64
+# What the core says where limits end a synthesis before it has a program.
+CUT_SHORT = "no program was found within the limits"
 
 Observer = Callable[[float, float, int, int], object]
 """Called during a synthesis with its bound, the cost of its best program, its work, and its open decisions."""
@@ -173,6 +175,7 @@ class Engine:
     """Calls of the core for one graph and one cluster. Remembers what it has simulated and where syntheses ended.
 
     Attributes:
+        search_gap: the largest of all syntheses so far; 1.0 where limits left one without any program.
         observer: called now and then during a synthesis; what it raises ends the synthesis. It must not raise
             ``ValueError``, as the core does.
     """
@@ -184,6 +187,7 @@ class Engine:
         self.cluster = cluster
         self.machine = machine(cluster)
         self.optimiser_tensors = optimiser_tensors
+        self.search_gap = 0.0
         self.last_synthesis_time: float | None = None
         self.observer: Observer | None = None
         self._cluster = cluster.to_json()
@@ -209,10 +213,13 @@ class Engine:
         try:
             text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), self.observer, warm)
         except ValueError as error:
+            if CUT_SHORT in str(error):
+                self.search_gap = 1.0
             raise NoProgramError(f"no program: {error}") from error
         reply = msgspec.json.decode(text, type=_Reply)
         seconds = time.perf_counter() - started
         self.last_synthesis_time = seconds
+        self.search_gap = max(self.search_gap, reply.search_gap)
         _log.debug("synthesis: cost %.6g s, bound %.6g s, took %.3f s", reply.cost, reply.bound, seconds)
         return Synthesis(
             bytes(reply.program).decode(), reply.cost, reply.bound, reply.search_gap, seconds, reply.priced_memory

@@ -1,4 +1,4 @@
-"""Plans for memory that is scarce: a byte gets a price, which is raised until the simulated peak fits.
+"""Plans for memory that is scarce: a byte gets a price, and of all programs seen the fastest that fits is taken.
 
 Under a price, synthesis weighs seconds against bytes: what to store in shards, what to gather a second time, and which
 operators to run a second time in the backward. Its bound, less the price of all the memory that there is, is a bound
@@ -7,6 +7,8 @@ of the time of every program that fits (a Lagrangian dual).
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,166 +16,195 @@ from typing import NoReturn
 
 import msgspec
 
+from hap.balance import Machine
 from hap.errors import PlanError
-from hap.planning.engine import Holder, MemoryPrices, Prices
+from hap.planning.engine import Holder, MemoryPrices, NoProgramError, Prices, parse_program
+from hap.planning.ladder import SKEW, Ladder, Seen, climb, rung_at, scaled
+from hap.planning.prices import busiest
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
+from hap.program import InputInstruction, Splits
 from hap.units import bytes_text, listed
 
-# At the first price, a device's memory costs this fraction of the step: without cuts of the forward, and with them.
-FIRST = (1.0 / 1024.0, 1.0 / 16.0)
-# Prices are raised by this factor, at most so often, and bisected so often where they fit.
-RAISE = 4.0
-RAISES = 10
-BISECTIONS = 4
-# Equal layers would all change their way at one price: by so much is the first dearer than the last.
-SKEW = 0.5
-# Raising ends after so many more that hardly need less memory.
-FAILURES = 1
-# Segments of the forward whose parts the backward may make again, each at its time.
-SEGMENTS = (1, 2, 4, 8)
-# Plans that take this fraction more than without a limit are good enough not to try further segments.
-CLOSE = 0.02
-# Programs that take this part of all memory together may fit under other splits; of the fastest so many are balanced.
+# Segments of the forward whose parts the backward may make again, each at its time; and the weight of the moment
+# between the two. At the end of the step there is a gradient of each parameter.
+WAYS = ((2, 0.75), (4, 0.75), (8, 0.5))
+# Programs that take this part of all memory together may fit under other splits; so many are balanced, by the time that
+# they are expected to take then: it rises by this part of the fraction that they overrun memory by.
 NEAR = 1.08
-NEAREST = 4
-# Rounds of synthesis and balance under the final price.
-ROUNDS = 2
-# Syntheses that raise the lower bound.
-BOUND_STEPS = 6
+NEAREST = 3
+SLOPE = 0.15
+# Balance leaves this fraction of each device's memory for the rounding to whole units.
+MARGIN = 0.005
+# Where that is overrun by no more than this fraction, it leaves as much more.
+ROUNDING = 0.1
+# Prices that are tried between two rungs.
+REFINEMENTS = 4
+# Where the nearest program that does not fit is faster by this fraction, programs between the two are tried.
+WORTH_MIXING = 0.02
+# Weights of the moment between forward and backward that the lower bound is raised with; for each, it ends after so
+# many syntheses that raise it by less than this fraction. Prices are apart by this factor at first.
+BETWEENS = (1.0, 0.5)
+BOUND_FAILURES = 2
+WORTH_A_STEP = 1e-4
+RAISE = 4.0
 # Largest holders of memory that an error names.
 HOLDERS = 10
 
 
-def fit(problem: Problem, starts: Sequence[Candidate], best: Candidate) -> tuple[Candidate, MemoryPrices]:
+def fit(problem: Problem, known: Sequence[Candidate], splits: Sequence[Splits]) -> tuple[Candidate, MemoryPrices]:
     """The fastest plan found that fits, or the one that overruns memory least; and the last prices of memory.
+
+    Never slower than the fastest of the ladders (:mod:`hap.planning.ladder`) that fits, which less memory never makes
+    faster. Programs between two rungs, and other splits, are tried for this much memory alone: what they gain, a search
+    with a little more memory may miss.
 
     Args:
         problem: the problem.
-        starts: candidates that overrun memory, whose splits are tried in this order until a plan fits.
-        best: the best one so far.
+        known: candidates found without regard to memory, and any others; at least one, the fastest first.
+        splits: further splits to try.
     """
     capacity = problem.engine.machine.capacity
-    none = MemoryPrices((0.0,) * len(capacity), 1.0, problem.engine.optimiser_tensors, skew=SKEW)
-    prices = _raised(none, _first(starts[0], capacity, FIRST[1]), starts[0], capacity)
-    for start in starts:
-        near: list[tuple[Candidate, MemoryPrices]] = []
-        for count in SEGMENTS:
-            found, raised, others = _raise(problem, start, msgspec.structs.replace(none, segments=count))
-            near += others
-            better = found.better_than(best, capacity)
-            if better:
-                best, prices = found, raised
-            # Where it fits, further cuts are tried while they gain.
-            fits = best.simulation.excess(capacity) == 0.0
-            if fits and (not better or best.simulation.seconds < start.simulation.seconds * (1.0 + CLOSE)):
-                break
-        near.sort(key=lambda one: one[0].simulation.seconds)
-        for other, raised in near[:NEAREST]:
-            if best.simulation.excess(capacity) > 0.0 or other.simulation.seconds < best.simulation.seconds:
-                found = balanced(problem, other)
-                best, prices = (found, raised) if found.better_than(best, capacity) else (best, prices)
-        best = _alternate(problem, best, prices)
-        if best.simulation.excess(capacity) == 0.0:
-            break
+    seen = Seen(capacity)
+    for found in known:
+        seen.add(found)
+    unit = _unit(problem, known[0])
+    units = [msgspec.structs.replace(unit, segments=segments, between=between) for segments, between in WAYS]
+    splits = [known[0].splits, *splits]
+    for one in (one for number, one in enumerate(splits) if one not in splits[:number]):
+        # Where a limit of the synthesis ends this, what was found before stays.
+        with contextlib.suppress(NoProgramError):
+            start = known[0] if one == known[0].splits else _start(problem, one)
+            climb(problem, [Ladder(start, unit) for unit in units], seen)
+    prices = unit if seen.above is None else seen.above.prices
+    if seen.best is None and seen.nearest is not None:
+        _vary(problem, seen)
+    _refine(problem, seen)
+    _mix(problem, seen)
+    _balance(problem, known, seen)
+    best = seen.best or seen.least
+    assert best is not None, "some candidate is known"
     return best, prices
 
 
-def _alternate(problem: Problem, best: Candidate, prices: MemoryPrices) -> Candidate:
-    """Balance and synthesis under the final prices alternate."""
+def _start(problem: Problem, splits: Splits) -> Candidate:
+    """Splits with prices of time: those of the devices that the cheapest program keeps busiest."""
+    synthesis = problem.engine.synthesise(splits, first_prices(problem, splits), problem.constraints)
+    found = candidate(problem, synthesis, splits)
+    return replace(found, weights=busiest(found.simulation, problem.engine.cluster.overlap).weights)
+
+
+def _unit(problem: Problem, fastest: Candidate) -> MemoryPrices:
+    """The prices of a byte, dearer where there are fewer, at which the memory of the fastest program costs a step."""
     capacity = problem.engine.machine.capacity
-    for _ in range(ROUNDS):
-        again = balanced(problem, best)
-        best = again if again.better_than(best, capacity) else best
-        found = _under(problem, best, prices)
-        if not found.better_than(best, capacity):
-            break
-        best = found
-    return best
+    prices = [min(capacity) / size for size in capacity]
+    total = sum(price * size for price, size in zip(prices, fastest.simulation.memory, strict=True))
+    unit = tuple(fastest.simulation.seconds * price / total for price in prices)
+    return MemoryPrices(unit, 1.0, problem.engine.optimiser_tensors, skew=SKEW)
 
 
-def _raise(
-    problem: Problem, start: Candidate, prices: MemoryPrices
-) -> tuple[Candidate, MemoryPrices, list[tuple[Candidate, MemoryPrices]]]:
-    """The best candidate under prices that are raised until it fits, and then bisected, and its prices.
+def _vary(problem: Problem, seen: Seen) -> None:
+    """Where nothing fits: like the rung that overruns memory least, with other prices."""
+    rung = seen.nearest
+    assert rung is not None
+    for between, skew, factor in itertools.product((1.0, 0.5, 0.25), (0.5, 0.0), (0.5, 1.0, 2.0)):
+        prices = msgspec.structs.replace(scaled(rung.prices, factor), between=between, skew=skew)
+        with contextlib.suppress(NoProgramError):
+            varied = rung_at(problem, rung.found, prices, problem.constraints)
+            seen.add(varied.found, varied)
 
-    And those that do not fit, but may under other splits.
-    """
-    capacity = problem.engine.machine.capacity
-    first = _first(start, capacity, FIRST[prices.segments > 1])
-    before = start.simulation.excess(capacity)
-    best, least, failures = (start, prices), before, 0
-    near: list[tuple[Candidate, MemoryPrices]] = []
 
-    def attempt(prices: MemoryPrices) -> Candidate:
-        nonlocal best
-        found = _under(problem, start, prices)
-        if found.better_than(best[0], capacity):
-            best = found, prices
-        memory = found.simulation.memory
-        if found.simulation.excess(capacity) > 0.0 and sum(memory) <= NEAR * sum(capacity):
-            near.append((found, prices))
-        return found
-
-    low, found = prices, start
-    for _ in range(RAISES):
-        low, prices = prices, _raised(prices, first, found, capacity)
-        found = attempt(prices)
-        excess = found.simulation.excess(capacity)
-        if excess == 0.0:
-            break
-        # Before anything changes, prices are too low to tell.
-        failures = 0 if excess < least - 0.01 or least == before else failures + 1
-        least = min(excess, least)
-        if failures > FAILURES:
-            break
-    if excess > 0.0:
-        # What is computed again is held, too: the peak has a minimum over prices.
-        attempt(_scaled(best[1], math.sqrt(RAISE)))
-        attempt(_scaled(best[1], 1.0 / math.sqrt(RAISE)))
-        return *best, near
-    for _ in range(BISECTIONS):
-        middle = _between(low, prices)
-        if attempt(middle).simulation.excess(capacity) == 0.0:
-            prices = middle
+def _refine(problem: Problem, seen: Seen) -> None:
+    """Prices between the rung of the best program and the one below it, which does not fit."""
+    low, high = seen.below, seen.above
+    if low is None or high is None or low.place == 0:
+        return
+    lowest = math.log(max(low.prices.seconds_per_byte) / max(high.prices.seconds_per_byte))
+    # Between these fractions of the way down.
+    fits, fails = 0.0, 1.0
+    for _ in range(REFINEMENTS):
+        if low.seconds >= seen.seconds:
+            return
+        middle = (fits + fails) / 2.0
+        try:
+            prices = scaled(high.prices, math.exp(middle * lowest))
+            rung = rung_at(problem, high.found, prices, problem.constraints, high.place)
+        except NoProgramError:
+            return
+        if seen.add(rung.found, rung) or seen.fits(rung.found):
+            fits = middle
         else:
-            low = middle
-    return *best, near
+            fails, low = middle, rung
+        if seen.above in (rung, high):
+            seen.below = low
 
 
-def _first(start: Candidate, capacity: Sequence[float], fraction: float) -> list[float]:
-    """By device, the price at which its memory costs this fraction of the step."""
-    return [fraction * start.simulation.seconds / size for size in capacity]
+def _mix(problem: Problem, seen: Seen) -> None:
+    """Programs that store some parameters like one that fits, and the others like a faster one that does not.
+
+    At no price is one of them the cheapest, yet they may be the fastest that fit.
+    """
+    slow, fast = seen.above, seen.below
+    if slow is None or fast is None or fast.found.simulation.seconds > seen.seconds * (1.0 - WORTH_MIXING):
+        return
+    after, before = _stored(problem, slow.found), _stored(problem, fast.found)
+    names = [name for name in after if after[name] != before[name]]
+    for order in (names, names[::-1]):
+        few, many = 0, len(order)
+        while many - few > 1:
+            middle = (few + many) // 2
+            stored = {name: ((after if name in order[:middle] else before)[name],) for name in after}
+            placements = {**problem.constraints.placements, **stored}
+            constraints = msgspec.structs.replace(problem.constraints, placements=placements)
+            try:
+                found = rung_at(problem, slow.found, slow.prices, constraints).found
+            except NoProgramError:
+                break
+            seen.add(found, slow)
+            few, many = (few, middle) if seen.fits(found) else (middle, many)
 
 
-def _raised(prices: MemoryPrices, first: Sequence[float], found: Candidate, capacity: Sequence[float]) -> MemoryPrices:
-    """Higher prices on the devices that a candidate overruns, and more weight on the moment at which it does."""
-    memory = found.simulation.memory
-    raised = (
-        max(RAISE * price, lowest) if used > limit else price
-        for price, lowest, used, limit in zip(prices.seconds_per_byte, first, memory, capacity, strict=True)
-    )
-    parts = found.simulation.memory_parts[_worst(memory, capacity)]
-    # At the end of the step there is a gradient of nearly every parameter.
-    done = min(1.0, parts.gradients / parts.parameters) if parts.parameters > 0.0 else 0.0
-    return msgspec.structs.replace(prices, seconds_per_byte=tuple(raised), between=(prices.between + 1.0 - done) / 2.0)
+def _stored(problem: Problem, found: Candidate) -> dict[str, str]:
+    """By name of a parameter's tensor, in the order of the program, the placement that it is stored in."""
+    inputs = (item for item in parse_program(found.program).instructions if isinstance(item, InputInstruction))
+    return {item.tensor: item.placement[0] for item in inputs if item.tensor in problem.parameters}
 
 
-def _scaled(prices: MemoryPrices, factor: float) -> MemoryPrices:
-    return msgspec.structs.replace(prices, seconds_per_byte=tuple(factor * price for price in prices.seconds_per_byte))
+def _balance(problem: Problem, known: Sequence[Candidate], seen: Seen) -> None:
+    """Other splits: for the fastest programs that may fit then, and for the best one."""
+    machine = problem.engine.machine
 
+    def leaving(fraction: float) -> Machine:
+        return replace(machine, capacity=tuple((1.0 - fraction) * size for size in machine.capacity))
 
-def _between(low: MemoryPrices, high: MemoryPrices) -> MemoryPrices:
-    """The geometric means."""
-    pairs = zip(low.seconds_per_byte, high.seconds_per_byte, strict=True)
-    means = (math.sqrt(max(one, other / RAISE**2) * other) for one, other in pairs)
-    return msgspec.structs.replace(high, seconds_per_byte=tuple(means))
+    def improve(found: Candidate) -> Candidate:
+        better = balanced(problem, found, leaving(MARGIN))
+        excess = better.simulation.excess(seen.capacity)
+        if 0.0 < excess <= ROUNDING:
+            better = balanced(problem, found, leaving(MARGIN + excess))
+        seen.add(better)
+        return better
 
+    tight = leaving(MARGIN)
 
-def _under(problem: Problem, start: Candidate, memory: MemoryPrices) -> Candidate:
-    """The best program under these prices and the splits of ``start``."""
-    weights = start.weights or first_prices(problem, start.splits).weights
-    synthesis = problem.engine.synthesise(start.splits, Prices(weights, memory=memory), problem.constraints)
-    return replace(candidate(problem, synthesis, start.splits), weights=weights)
+    def expected(found: Candidate) -> float:
+        return found.simulation.seconds * (1.0 + SLOPE * found.simulation.excess(tight.capacity))
+
+    over = [found for found in [*known, *(rung.found for rung in seen.over)] if not seen.fits(found)]
+    near: dict[tuple[float, ...], Candidate] = {}
+    for room in (1.0, NEAR):
+        if not near:
+            close = (found for found in over if sum(found.simulation.memory) <= room * sum(tight.capacity))
+            near = {(found.simulation.seconds, *found.simulation.memory): found for found in close}
+    for found in sorted(near.values(), key=expected)[:NEAREST]:
+        if expected(found) < seen.seconds:
+            improve(found)
+    last = seen.best or seen.least
+    assert last is not None
+    if last.rounding_loss is None:
+        last = improve(last)
+    if seen.above is not None and last.weights is not None:
+        with contextlib.suppress(NoProgramError):
+            seen.add(rung_at(problem, last, seen.above.prices, problem.constraints).found)
 
 
 def raise_bound(
@@ -190,23 +221,31 @@ def raise_bound(
     """
     engine = problem.engine
     capacity = engine.machine.capacity
-    low, high, factor = 0.0, math.inf, 1.0
-    for _ in range(BOUND_STEPS):
-        priced = msgspec.structs.replace(_scaled(memory, factor), segments=1, skew=0.0)
-        prices = msgspec.structs.replace(prices, memory=priced)
-        synthesis = engine.synthesise(best.splits, prices, problem.constraints)
-        found = candidate(problem, synthesis, best.splits)
-        if found.better_than(best, capacity):
-            best = replace(found, rounding_loss=best.rounding_loss, weights=best.weights)
-        bound = max(bound, synthesis.bound - priced.of(capacity))
-        if best.simulation.seconds <= bound * (1.0 + TOLERANCE):
-            break
-        # The bound is concave in the factor; what the cheapest program takes, less what there is, is its slope.
-        if priced.of(synthesis.priced_memory) > priced.of(capacity):
-            low = factor
-        else:
-            high = factor
-        factor = math.sqrt(low * high) if low > 0.0 and high < math.inf else factor * (RAISE if low else 1.0 / RAISE)
+    for between in BETWEENS:
+        low, high, factor, failures = 0.0, math.inf, 1.0, 0
+        while failures <= BOUND_FAILURES:
+            priced = msgspec.structs.replace(scaled(memory, factor), between=between, segments=1, skew=0.0)
+            prices = msgspec.structs.replace(prices, memory=priced)
+            try:
+                synthesis = engine.synthesise(best.splits, prices, problem.constraints)
+            except NoProgramError:
+                break
+            found = candidate(problem, synthesis, best.splits)
+            if found.better_than(best, capacity):
+                best = replace(found, rounding_loss=best.rounding_loss, weights=best.weights)
+            raised = synthesis.bound - priced.of(capacity)
+            failures += raised <= bound * (1.0 + WORTH_A_STEP)
+            bound = max(bound, raised)
+            if best.simulation.seconds <= bound * (1.0 + TOLERANCE):
+                return best, bound
+            # The bound is concave in the factor; what the cheapest program takes, less what there is, is its slope.
+            if priced.of(synthesis.priced_memory) > priced.of(capacity):
+                low = factor
+            else:
+                high = factor
+            factor = (
+                math.sqrt(low * high) if low > 0.0 and high < math.inf else factor * (RAISE if low else 1.0 / RAISE)
+            )
     return best, bound
 
 

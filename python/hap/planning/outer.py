@@ -22,6 +22,8 @@ _log = logging.getLogger("hap")
 ROUNDS = 4
 # A round must gain this fraction for another one to follow.
 WORTH_A_ROUND = 1e-3
+# Bytes of a device whose memory does not count.
+ROOMY = 2.0**60
 # Syntheses under the final splits that raise the lower bound, at most.
 BOUND_STEPS = 8
 # Fewer are done after so many that raised it by less than this fraction.
@@ -69,18 +71,21 @@ def _search(problem: Problem, progress: Progress) -> Found:
     capacity = problem.engine.machine.capacity
     progress.update("baselines")
     known = baselines(problem)
-    tried = _Tried(capacity)
-    starts = _starts(problem)
+    starts, tried = _starts(problem), list[Candidate]()
     for number, start in enumerate(starts):
         progress.update(f"start {number + 1} of {len(starts)}")
-        _alternate(problem, start, tried)
-    assert tried.best is not None, "every start gives a candidate"
-    assert tried.fastest is not None
-    best, memory = tried.best, None
-    if tried.fastest.simulation.excess(capacity) > 0.0:
+        try:
+            _alternate(problem, start, tried)
+        except NoProgramError:
+            # Under limits another start may still lead to a program.
+            if number == len(starts) - 1 and not tried:
+                raise
+    tried.sort(key=lambda found: found.simulation.seconds)
+    best, memory = tried[0], None
+    if best.simulation.excess(capacity) > 0.0:
         progress.update("memory")
-        overrun = [tried.fastest] + [best] * (best is not tried.fastest and best.simulation.excess(capacity) > 0.0)
-        best, memory = fit(problem, overrun, best)
+        tried += [baseline.candidate for baseline in known if baseline.candidate is not None]
+        best, memory = fit(problem, tried, [problem.split(capacity), *starts[1:]])
     for baseline in known:
         if baseline.candidate is not None and baseline.candidate.better_than(best, capacity):
             _log.info("baseline %s beats the search so far; balancing it", baseline.name)
@@ -89,10 +94,14 @@ def _search(problem: Problem, progress: Progress) -> Found:
         report_excess(problem, best)
     progress.update("lower bound")
     best, bound = _raise_bound(problem, best, memory)
-    if best.search_gap > 0.0:
+    gap = problem.engine.search_gap
+    if gap >= 1.0:
+        _log.warning("limits left a search for a program without any: there may be a better plan; raise limits")
+    elif gap > 0.0:
         _log.warning(
-            "a limit cut the search for a program short: its cost is up to %.2f%% above the least; raise limits",
-            100.0 * best.search_gap / (1.0 - best.search_gap),
+            "limits cut the search for programs short: their cost is up to %.2f%% above the least, and there may be a "
+            "better plan; raise limits",
+            100.0 * gap / (1.0 - gap),
         )
     return Found(best, bound, known)
 
@@ -108,24 +117,9 @@ def _starts(problem: Problem) -> list[Splits]:
     return [splits for number, splits in enumerate(starts) if splits not in starts[:number]]
 
 
-@dataclass(slots=True)
-class _Tried:
-    """The best of the candidates so far, and the fastest, whether it fits or not."""
-
-    capacity: Sequence[float]
-    best: Candidate | None = None
-    fastest: Candidate | None = None
-
-    def add(self, found: Candidate) -> None:
-        if found.better_than(self.best, self.capacity):
-            self.best = found
-        if self.fastest is None or found.simulation.seconds < self.fastest.simulation.seconds * (1.0 - TOLERANCE):
-            self.fastest = found
-
-
-def _alternate(problem: Problem, start: Splits, tried: _Tried) -> None:
-    """Synthesis under the splits, balance of the program, and again with the duals as prices."""
-    capacity = problem.engine.machine.capacity
+def _alternate(problem: Problem, start: Splits, tried: list[Candidate]) -> None:
+    """Synthesis under the splits, balance of the program, and again with the duals as prices; memory has no limit."""
+    roomy = replace(problem.engine.machine, capacity=(ROOMY,) * len(problem.engine.machine))
     splits, weights = start, first_prices(problem, start).weights
     previous: Candidate | None = None
     for _ in range(ROUNDS):
@@ -133,12 +127,12 @@ def _alternate(problem: Problem, start: Splits, tried: _Tried) -> None:
         for theta in _thetas(problem):
             synthesis = problem.engine.synthesise(splits, Prices(weights, theta), problem.constraints)
             found = candidate(problem, synthesis, splits)
-            if found.better_than(made, capacity):
+            if found.better_than(made, roomy.capacity):
                 made = found
         assert made is not None
-        found = balanced(problem, made)
-        tried.add(found)
-        if previous is not None and not _worth_it(found, previous, capacity):
+        found = balanced(problem, made, roomy)
+        tried.append(found)
+        if previous and found.simulation.seconds >= previous.simulation.seconds * (1.0 - WORTH_A_ROUND):
             break
         assert found.weights is not None
         previous, splits, weights = found, found.splits, found.weights
@@ -147,12 +141,6 @@ def _alternate(problem: Problem, start: Splits, tried: _Tried) -> None:
 def _thetas(problem: Problem) -> tuple[float, ...]:
     """Without overlap the whole of the computation and the whole of the communication count: 1 is best."""
     return (1.0,) if problem.engine.cluster.overlap == 0.0 else (1.0, 0.5)
-
-
-def _worth_it(found: Candidate, previous: Candidate, capacity: Sequence[float]) -> bool:
-    if found.simulation.excess(capacity) < previous.simulation.excess(capacity) - 1e-9:
-        return True
-    return found.simulation.seconds < previous.simulation.seconds * (1.0 - WORTH_A_ROUND)
 
 
 def _raise_bound(problem: Problem, best: Candidate, memory: MemoryPrices | None) -> tuple[Candidate, float]:
@@ -169,7 +157,10 @@ def _raise_bound(problem: Problem, best: Candidate, memory: MemoryPrices | None)
     anchor, bound, failures = prices, 0.0, 0
     busy = loads(best.simulation, overlap)
     for step in range(BOUND_STEPS):
-        synthesis = engine.synthesise(splits, prices, problem.constraints)
+        try:
+            synthesis = engine.synthesise(splits, prices, problem.constraints)
+        except NoProgramError:
+            break
         found = candidate(problem, synthesis, splits)
         if found.better_than(best, capacity):
             best = replace(found, rounding_loss=best.rounding_loss, weights=best.weights)

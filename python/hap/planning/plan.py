@@ -73,8 +73,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         predicted_time: seconds per step.
         predicted_memory: peak bytes of each device.
         memory_parts: what that memory consists of, by device.
-        search_gap: of the synthesiser's own objective: its distance to the proven bound; 0.0 when proven minimal, more
-            where a limit was reached (one of its own is on how many sets of placements of one tensor it tells apart).
+        search_gap: of the synthesiser's own objective: the largest distance to the proven bound, as a fraction, of all
+            syntheses of the search, since each of them could have led to a better plan. 0.0 when all are proven
+            minimal, more where a limit was reached (one of the synthesiser's own is on how many sets of placements of
+            one tensor it tells apart), 1.0 where limits left one without any program.
         lower_bound: seconds that no program takes less than under these splits, as far as proven.
         optimality_gap: ``predicted_time / lower_bound - 1``.
         rounding_loss: step time lost by splitting in whole units, as a fraction, as far as the linear program knows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hap.balance import Simulation, balance, largest_remainder
+from hap.balance import Machine, Simulation, balance, largest_remainder
 from hap.planning.engine import Constraints, Engine, Prices, Synthesis
 from hap.planning.pins import Pin
 from hap.program import Splits
@@ -68,16 +68,14 @@ class Candidate:
         program: as JSON.
         splits: units of each axis by device.
         simulation: one step.
-        search_gap: of the synthesis that made the program.
-        rounding_loss: of the balance that made the splits; 0.0 where none did.
+        rounding_loss: of the balance that made the splits; ``None`` where none did.
         weights: the prices that balance suggests for these splits.
     """
 
     program: str
     splits: Splits
     simulation: Simulation
-    search_gap: float
-    rounding_loss: float = 0.0
+    rounding_loss: float | None = None
     weights: tuple[float, ...] | None = None
 
     def better_than(self, other: Candidate | None, capacity: Sequence[float]) -> bool:
@@ -93,13 +91,14 @@ class Candidate:
 def candidate(problem: Problem, synthesis: Synthesis, splits: Splits) -> Candidate:
     """A synthesised program, simulated under the splits that it was made for."""
     simulation = problem.engine.simulate(synthesis.program, splits)
-    return Candidate(synthesis.program, splits, simulation, synthesis.search_gap)
+    return Candidate(synthesis.program, splits, simulation)
 
 
-def balanced(problem: Problem, made: Candidate) -> Candidate:
-    """The program with its best splits."""
+def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) -> Candidate:
+    """The program with its best splits, by default under the memory that there is."""
     engine = problem.engine
-    ratios = balance(engine.evaluator(made.program), problem.sizes, engine.machine, made.splits, problem.fixed)
+    machine = machine or engine.machine
+    ratios = balance(engine.evaluator(made.program), problem.sizes, machine, made.splits, problem.fixed)
     return replace(
         made,
         splits=ratios.splits,

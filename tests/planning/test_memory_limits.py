@@ -1,0 +1,110 @@
+"""Plans under a memory limit: what of them less memory never makes faster, and what limits of the synthesis leave."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hap.cluster import Cluster, Device, Link
+from hap.planning import plan_axes
+from hap.planning.engine import Engine, Limits, MemoryPrices, NoProgramError, Prices
+from hap.planning.ladder import Ladder, Seen, climb
+from hap.planning.memory import fit, raise_bound
+from hap.planning.problem import Candidate, Problem, candidate, first_prices
+from hap.planning.setup import make_problem
+from tests.planning.graphs import axes_of, random_axes
+
+FRACTIONS = (0.95, 0.8, 0.65, 0.5)
+
+
+def cluster(*flops: float, memory: float = 1e9, bandwidth: float = 1e9, overlap: float = 0.0) -> Cluster:
+    devices = [Device(flops=f, memory_bandwidth=f, memory=memory, launch_overhead=1e-7) for f in flops]
+    return Cluster(devices, link=Link(bandwidth=bandwidth, latency=1e-6), overlap=overlap)
+
+
+def start_of(problem: Problem) -> tuple[Candidate, list[Ladder]]:
+    """The cheapest program under even splits, and ladders from there."""
+    splits = problem.even
+    weights = first_prices(problem, splits).weights
+    start = candidate(problem, problem.engine.synthesise(splits, Prices(weights), problem.constraints), splits)
+    start = replace(start, weights=weights)
+    memory = start.simulation.memory
+    unit = MemoryPrices((start.simulation.seconds / sum(memory),) * len(memory), 0.75, 2, skew=1.0)
+    return start, [Ladder(start, msgspec.structs.replace(unit, segments=segments)) for segments in (1, 3)]
+
+
+@settings(max_examples=int(os.environ.get("HAP_TEST_EXAMPLES", "6")))
+@given(
+    seed=st.integers(0, 20),
+    flops=st.lists(st.sampled_from([1e8, 1e9, 3e9]), min_size=2, max_size=3),
+    bandwidth=st.sampled_from([1e7, 1e9, 1e11]),
+    overlap=st.sampled_from([0.0, 1.0]),
+)
+def test_less_memory_never_makes_the_fastest_of_a_ladder_faster(
+    seed: int, flops: list[float], bandwidth: float, overlap: float
+) -> None:
+    """And what comes of it is never slower, fits, and takes no less than its bound."""
+    axes = random_axes(seed, layers=2)
+    start, _ = start_of(make_problem(axes, cluster(*flops, bandwidth=bandwidth, overlap=overlap)))
+    last = 0.0
+    for fraction in FRACTIONS:
+        limit = int(max(start.simulation.memory) * fraction)
+        problem = make_problem(axes, cluster(*flops, memory=limit, bandwidth=bandwidth, overlap=overlap))
+        capacity = problem.engine.machine.capacity
+        seen = Seen(capacity)
+        first, ladders = start_of(problem)
+        climb(problem, ladders, seen)
+        assert seen.seconds >= last * (1 - 1e-9)
+        last = seen.seconds
+        if seen.above is not None:
+            assert max(seen.above.found.simulation.memory) <= limit
+            assert seen.above.seconds <= seen.seconds * (1 + 1e-9)
+        found, prices = fit(problem, [first, *filter(None, [seen.best])], [])
+        if found.simulation.excess(capacity) == 0.0:
+            assert found.simulation.seconds <= last
+            weights = found.weights or first_prices(problem, found.splits).weights
+            best, bound = raise_bound(problem, found, 0.0, Prices(weights), prices)
+            assert max(best.simulation.memory) <= limit
+            assert bound <= best.simulation.seconds * (1 + 1e-9)
+        else:
+            assert last == math.inf
+
+
+def test_a_plan_for_scarce_memory_that_was_cut_short_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    axes = axes_of("gpt2", layers=1)
+    need = max(plan_axes(axes, cluster(3e9, 1e9)).predicted_memory)
+    tight = cluster(3e9, 1e9, memory=0.7 * need)
+    with caplog.at_level(logging.WARNING, "hap"):
+        cut = plan_axes(axes, tight, limits=Limits(work=1))
+    (warning,) = caplog.messages
+    assert "there may be a better plan; raise limits" in warning
+    assert cut.search_gap > 0.0
+    assert max(cut.predicted_memory) <= 0.7 * need
+    assert cut.lower_bound <= cut.predicted_time * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_limits_do_not_lose_a_plan_that_fits(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All syntheses under prices of memory fail after so many."""
+    axes = axes_of("mlp", batch=64, hidden=64)
+    need = max(plan_axes(axes, cluster(1e9, 1e9, bandwidth=1e7), optimiser=100).predicted_memory)
+    synthesise, asked = Engine.synthesise, list[Prices]()
+
+    def failing(engine: Engine, splits: object, prices: Prices, constraints: object) -> object:
+        asked.extend([prices] if prices.memory is not None else [])
+        if prices.memory is not None and len(asked) > after:
+            raise NoProgramError("no program: no program was found within the limits")
+        return synthesise(engine, splits, prices, constraints)
+
+    monkeypatch.setattr(Engine, "synthesise", failing)
+    # ZeRO-3 fits, whatever the search finds.
+    plan = plan_axes(axes, cluster(1e9, 1e9, bandwidth=1e7, memory=0.75 * need), optimiser=100)
+    assert len(asked) > after
+    assert max(plan.predicted_memory) <= 0.75 * need
