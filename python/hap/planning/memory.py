@@ -31,7 +31,7 @@ WAYS = ((2, 0.75), (4, 0.75), (8, 0.5))
 # Programs that take this part of all memory together may fit under other splits; so many are balanced, by the time that
 # they are expected to take then: it rises by this part of the fraction that they overrun memory by.
 NEAR = 1.08
-NEAREST = 3
+NEAREST = 16
 SLOPE = 0.15
 # Balance leaves this fraction of each device's memory for the rounding to whole units.
 MARGIN = 0.005
@@ -189,12 +189,11 @@ def _balance(problem: Problem, known: Sequence[Candidate], seen: Seen) -> None:
     def expected(found: Candidate) -> float:
         return found.simulation.seconds * (1.0 + SLOPE * found.simulation.excess(tight.capacity))
 
-    over = [found for found in [*known, *(rung.found for rung in seen.over)] if not seen.fits(found)]
+    room = NEAR * sum(tight.capacity)
     near: dict[tuple[float, ...], Candidate] = {}
-    for room in (1.0, NEAR):
-        if not near:
-            close = (found for found in over if sum(found.simulation.memory) <= room * sum(tight.capacity))
-            near = {(found.simulation.seconds, *found.simulation.memory): found for found in close}
+    for found in [*known, *(rung.found for rung in seen.over)]:
+        if not seen.fits(found) and sum(found.simulation.memory) <= room:
+            near.setdefault((found.simulation.seconds, *found.simulation.memory), found)
     for found in sorted(near.values(), key=expected)[:NEAREST]:
         if expected(found) < seen.seconds:
             improve(found)
