@@ -54,9 +54,9 @@ HOLDERS = 10
 def fit(problem: Problem, known: Sequence[Candidate], splits: Sequence[Splits]) -> tuple[Candidate, MemoryPrices]:
     """The fastest plan found that fits, or the one that overruns memory least; and the last prices of memory.
 
-    Never slower than the fastest of the ladders (:mod:`hap.planning.ladder`) that fits, which less memory never makes
-    faster. Programs between two rungs, and other splits, are tried for this much memory alone: what they gain, a search
-    with a little more memory may miss.
+    Never slower than the fastest of the ladders (:mod:`hap.planning.ladder`) that fits, which less memory of all devices
+    alike never makes faster. Programs between two rungs, and other splits, are tried for this much memory alone: what
+    they gain, a search with a little more memory may miss.
 
     Args:
         problem: the problem.
@@ -81,6 +81,14 @@ def fit(problem: Problem, known: Sequence[Candidate], splits: Sequence[Splits]) 
     _refine(problem, seen)
     _mix(problem, seen)
     _balance(problem, known, seen)
+    # Once more, from the splits that balance has found.
+    last = seen.best or seen.least
+    if last is not None and last.weights is not None and last.splits not in splits:
+        seen.over.clear()
+        with contextlib.suppress(NoProgramError):
+            climb(problem, [Ladder(last, units[len(units) // 2])], seen)
+            _refine(problem, seen)
+            _balance(problem, [], seen)
     best = seen.best or seen.least
     assert best is not None, "some candidate is known"
     return best, prices
@@ -195,7 +203,7 @@ def _balance(problem: Problem, known: Sequence[Candidate], seen: Seen) -> None:
         if not seen.fits(found) and sum(found.simulation.memory) <= room:
             near.setdefault((found.simulation.seconds, *found.simulation.memory), found)
     for found in sorted(near.values(), key=expected)[:NEAREST]:
-        if expected(found) < seen.seconds:
+        if found.simulation.seconds < seen.seconds:
             improve(found)
     last = seen.best or seen.least
     assert last is not None
