@@ -54,9 +54,9 @@ HOLDERS = 10
 def fit(problem: Problem, known: Sequence[Candidate], splits: Sequence[Splits]) -> tuple[Candidate, MemoryPrices]:
     """The fastest plan found that fits, or the one that overruns memory least; and the last prices of memory.
 
-    Never slower than the fastest of the ladders (:mod:`hap.planning.ladder`) that fits, which less memory of all devices
-    alike never makes faster. Programs between two rungs, and other splits, are tried for this much memory alone: what
-    they gain, a search with a little more memory may miss.
+    Never slower than the fastest of the ladders (:mod:`hap.planning.ladder`) that fits, which less memory, on all
+    devices alike, never makes faster. Programs between two rungs, and other splits, are tried for this much memory
+    alone: what they gain, a search with a little more memory may miss.
 
     Args:
         problem: the problem.
