@@ -43,7 +43,8 @@ class Problem:
 
     def split(self, weights: Sequence[float]) -> Splits:
         """Every axis split in proportion to ``weights``, fixed ones as they are."""
-        shares = [weight / sum(weights) for weight in weights]
+        total = sum(weights)
+        shares = [weight / total for weight in weights]
         return {
             axis: list(self.fixed[axis]) if axis in self.fixed else largest_remainder(shares, size)
             for axis, size in self.sizes.items()
@@ -113,7 +114,10 @@ def first_prices(problem: Problem, splits: Splits) -> Prices:
     machine = problem.engine.machine
     loads = [0.0] * len(machine)
     for units in splits.values():
+        total = sum(units)
         for device, count in enumerate(units):
-            loads[device] += count / sum(units) / machine.speeds[device]
-    busy = [load >= 0.9 * max(loads) for load in loads]
-    return Prices(tuple(slow / sum(busy) for slow in busy))
+            loads[device] += count / total / machine.speeds[device]
+    longest = max(loads)
+    busy = [load >= 0.9 * longest for load in loads]
+    count = sum(busy)
+    return Prices(tuple(slow / count for slow in busy))
