@@ -1,4 +1,5 @@
 import itertools
+import re
 
 import highspy
 import numpy as np
@@ -213,6 +214,14 @@ def test_a_solver_goes_on_from_the_last_optimum_and_finds_the_same():
             stages = toy.stages(start)
             again = solve(stages, start, [1e9] * 3, radius, solver=solver)
             assert again.seconds == pytest.approx(solve(stages, start, [1e9] * 3, radius).seconds)
+
+
+@pytest.mark.parametrize("axes", [("a.b", "a_b", "a_b_"), ("schön 日", "sch_n_本"), ("日", "本")])
+def test_axes_keep_different_names_in_the_file(tmp_path, axes):
+    toy, start = Toy([1.0, 2.0], [(axis, 1.0) for axis in axes]), even(axes, 2)
+    write_linear_program(toy.stages(start), start, [1e9] * 2, tmp_path / "ratios.lp")
+    text = (tmp_path / "ratios.lp").read_text(encoding="ascii")
+    assert len(set(re.findall(r"share\.\w+\.0", text))) == len(set(re.findall(r"whole\.\w+", text))) == len(axes)
 
 
 def test_the_linear_program_can_be_looked_at(tmp_path):

@@ -87,12 +87,11 @@ def write(program: LinearProgram, columns: Sequence[str], rows: Sequence[str], p
     highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     _pass(highs, program)
-    for number, name in enumerate(columns):
-        highs.passColName(number, name)
-    for number, name in enumerate(rows):
-        highs.passRowName(number, name)
-    status = highs.writeModel(str(path))
-    assert status != highspy.HighsStatus.kError, "the names are unique, and the file can be written"
+    statuses = [highs.passColName(number, name) for number, name in enumerate(columns)]
+    statuses += [highs.passRowName(number, name) for number, name in enumerate(rows)]
+    # This warns where it leaves all names out, as it does where two are the same.
+    statuses.append(highs.writeModel(str(path)))
+    assert set(statuses) == {highspy.HighsStatus.kOk}, "the names are unique, and the file can be written"
 
 
 def _pass(highs: Any, program: LinearProgram) -> None:

@@ -104,20 +104,31 @@ def write_linear_program(
     """Writes the linear program of :func:`solve` to a file in LP format, for a look or for another solver.
 
     Columns are ``seconds.N`` of the block of stages N and ``share.AXIS.D`` of the first device D of a class; rows are
-    ``busy.N.D`` (block N lasts as long as class D is busy), ``whole.AXIS`` (shares sum to one) and ``memory.D``.
+    ``busy.N.D`` (block N lasts as long as class D is busy), ``whole.AXIS`` (shares sum to one) and ``memory.D``. In an
+    axis's name ``_`` stands for all but English letters and digits; more of them tell apart what is then the same.
     The objective is a fraction of the step time at most 1 and leaves out what no share changes.
 
     Raises:
         PlanError: the file cannot be written, or its name does not end in ``.lp``.
     """
     model = merged(stages, shares, capacity, radius, {})
-    # The format forbids most punctuation.
-    axes = [re.sub(r"\W", "_", axis) for axis in model.axes]
+    axes = _plain_names(model.axes)
     blocks = range(len(model.weight))
     columns = [f"seconds.{n}" for n in blocks] + [f"share.{axis}.{d}" for d in model.first for axis in axes]
     rows = [f"busy.{n}.{d}" for n in blocks for d in model.first]
     rows += [f"whole.{axis}" for axis in axes] + [f"memory.{d}" for d in model.first]
     write(_fastest(model), columns, rows, Path(path))
+
+
+def _plain_names(axes: Sequence[str]) -> list[str]:
+    """Different names of the characters that the LP format allows."""
+    names: list[str] = []
+    for axis in axes:
+        name = re.sub(r"\W", "_", axis, flags=re.ASCII)
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
 
 
 def _equal(devices: int) -> tuple[float, ...]:
