@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -124,7 +124,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
             if limit is not None and not (type(limit) is int and 0 <= limit < MOST):
                 raise PlanError(f"limits.{name}: expected a whole number from 0 to 2 ** 64 - 1, or None, got {limit!r}")
         seconds = self.seconds
-        if seconds is not None and not (type(seconds) in (int, float) and 0.0 <= seconds < math.inf):
+        if seconds is not None and not (type(seconds) in (int, float) and 0.0 <= seconds <= sys.float_info.max):
             raise PlanError(f"limits.seconds: expected a finite number of at least 0, or None, got {seconds!r}")
 
 
