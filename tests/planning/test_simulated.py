@@ -56,6 +56,20 @@ def test_a_plan_can_be_simulated_elsewhere(planned):
         hap.simulate(plan, module, example_inputs=inputs, devices=["V100"])
 
 
+def test_edited_plans_are_refused(planned):
+    module, inputs, plan = planned
+    edited = json.loads(plan.to_json())
+    del edited["replicas"][0]["stages"][0]["program"]["instructions"][5]
+    with pytest.raises(PlanError, match=r"simulate: the plan does not hold: instruction \d+ .* nothing of it is there"):
+        hap.simulate(hap.Plan.from_json(json.dumps(edited)), module, example_inputs=inputs)
+    for tensors in (10**12, -1):
+        edited = json.loads(plan.to_json()) | {"optimiser_tensors": tensors}
+        with pytest.raises(PlanError, match=rf"plan: optimiser_tensors: expected a number from 0 .*, got {tensors}"):
+            hap.Plan.from_json(json.dumps(edited))
+    with pytest.raises(PlanError, match=r"expected a hap\.Plan, got 'plan\.json'; hap\.Plan\.load reads one"):
+        hap.simulate("plan.json", module, example_inputs=inputs)
+
+
 def test_a_plan_of_another_module_is_refused(planned):
     _, _, plan = planned
     with pytest.raises(PlanError, match="the plan was made for another module"):

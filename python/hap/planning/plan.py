@@ -78,7 +78,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             minimal, more where a limit was reached (one of the synthesiser's own is on how many sets of placements of
             one tensor it tells apart), 1.0 where limits left one without any program.
         lower_bound: seconds that no program takes less than under these splits, as far as proven.
-        optimality_gap: ``predicted_time / lower_bound - 1``.
+        optimality_gap: ``predicted_time / lower_bound - 1``. The warning about a limit speaks of ``search_gap``'s
+            objective instead, before splits and simulation.
         rounding_loss: step time lost by splitting in whole units, as a fraction, as far as the linear program knows.
         baselines: seconds per step of well-known strategies; ``None`` where one does not fit or cannot be expressed.
         obstacles: why, by name of each of these: ``memory`` where the strategy does not fit the devices' memory,
@@ -164,7 +165,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan to a file."""
+        """Writes the plan to a file. Raises ``OSError`` where that cannot be written."""
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
@@ -195,6 +196,8 @@ def _check(plan: Plan) -> None:
     for axis, size in plan.axes.items():
         if size < 1:
             raise PlanError(f"axes.{axis}: expected a size of at least 1, got {size}")
+    if not 0 <= plan.optimiser_tensors < 2**32:
+        raise PlanError(f"optimiser_tensors: expected a number from 0 to 2 ** 32 - 1, got {plan.optimiser_tensors}")
     if plan.required_axis is not None and plan.required_axis not in plan.axes:
         raise PlanError(f'required_axis: "{plan.required_axis}" is not an axis of the plan')
     for axis in plan.forbidden_axes:

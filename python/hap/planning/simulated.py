@@ -59,7 +59,11 @@ class SimulatedStep(msgspec.Struct, frozen=True):
         return {"displayTimeUnit": "ms", "traceEvents": list(self._trace_events())}
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes :meth:`chrome_trace` to a file, as JSON: open it at https://ui.perfetto.dev."""
+        """Writes :meth:`chrome_trace` to a file, as JSON: open it at https://ui.perfetto.dev.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
 
     def _trace_events(self) -> Iterator[dict[str, Any]]:
@@ -100,7 +104,8 @@ def simulate(
         devices: as many others as the plan has, to see what it would take there; by default the plan's.
 
     Raises:
-        PlanError: the plan was made for another module or other inputs, or the number of devices is another.
+        PlanError: the plan was made for another module or other inputs, the number of devices is another, or the
+            plan's program, edited by hand, does not compute the module; the error names the instruction.
         ClusterError: a device is unknown or a figure is wrong.
         TraceError: the module or the inputs cannot be traced.
     """
@@ -108,6 +113,8 @@ def simulate(
     from hap.rules import annotate
     from hap.trace import trace
 
+    if not isinstance(plan, Plan):
+        raise PlanError(f"simulate: plan: expected a hap.Plan, got {plan!r}; hap.Plan.load reads one from a file")
     cluster = plan.cluster if devices is None else Cluster.of(devices)
     if len(cluster.devices) != len(plan.cluster.devices):
         raise PlanError(
@@ -116,10 +123,13 @@ def simulate(
     axes = annotate(trace(module, example_inputs, example_kwargs))
     plan.check_graph(axes.fingerprint)
     options = {"optimiser_tensors": plan.optimiser_tensors, "timeline": True}
-    reply = _core.Graph(axes.to_json()).simulate(
-        cluster.to_json(),
-        msgspec.json.encode(plan.program).decode(),
-        msgspec.json.encode(plan.splits).decode(),
-        json.dumps(options),
-    )
+    try:
+        reply = _core.Graph(axes.to_json()).simulate(
+            cluster.to_json(),
+            msgspec.json.encode(plan.program).decode(),
+            msgspec.json.encode(plan.splits).decode(),
+            json.dumps(options),
+        )
+    except ValueError as error:
+        raise PlanError(f"simulate: the plan does not hold: {error}") from error
     return msgspec.json.decode(reply, type=SimulatedStep)
