@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from hap import _core
@@ -68,8 +68,56 @@ def test_random_problems(problem):
     assert check(text, certificate) == pytest.approx(least, abs=1e-9)
     claim = json.loads(certificate)
     claim["certificate"]["bound"] += 1e-6
-    with pytest.raises(CertificateError, match="the steps prove a bound of"):
+    with pytest.raises(CertificateError, match="less than the bound"):
         check(text, json.dumps(claim))
+
+
+def claim(assignment, cost, steps, bound):
+    certificate = {"assignment": assignment, "cost": cost, "steps": steps, "bound": bound}
+    return json.dumps({"format": "hap-certificate-1", "certificate": certificate})
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@example([1e17, 1e17, 0.0, 0.0], [])
+@example([-1e17, -1e17, 0.0, 0.0], [1e17, 1e17, 0.0, 0.0])
+@given(*[st.lists(finite, min_size=4, max_size=4)] * 2)
+def test_no_number_in_a_certificate_absorbs_costs(one, other):
+    problem = problem_text([2, 2], [([0, 1], [9.0, 16.0, 30.0, 30.0])])
+    steps = [{"step": "shift", "scope": [0, 1], "costs": costs} for costs in (one, other) if costs]
+    for end in ([], [{"step": "join", "scope": [0], "into": [0, 1]}, {"step": "eliminate", "variable": 0}]):
+        with pytest.raises(CertificateError, match=r"prove .*, less than the bound 16\.0"):
+            check(problem, claim([0, 1], 16.0, steps + end, 16.0))
+
+
+@pytest.mark.parametrize("large", [1e12, 1e300])
+def test_no_cost_of_a_problem_widens_the_tolerance(large):
+    problem = problem_text([2], [([], [large]), ([], [-large]), ([0], [1.0, 2.0])])
+    assert check(problem, claim([0], 1.0, [], 1.0)) == 1.0
+    with pytest.raises(CertificateError, match=r"prove 1\.0, less than the bound 2\.0"):
+        check(problem, claim([1], 2.0, [], 2.0))
+    # Nor does an assignment that is far from the best.
+    problem = problem_text([3], [([0], [1.0, 2.0, large])])
+    with pytest.raises(CertificateError, match=r"prove 1\.0, less than the bound 2\.0"):
+        check(problem, claim([2], large, [], 2.0))
+
+
+@pytest.mark.parametrize("text", ["{", b"\xff", "\ud800", "[" * 100_000])
+def test_text_that_is_no_json_is_refused(text):
+    for arguments in ((text, json.dumps(proof())), (ladder(), text)):
+        with pytest.raises(CertificateError):
+            check(*arguments)
+
+
+def test_what_is_too_large_to_be_checked_is_refused():
+    with pytest.raises(CertificateError, match="the domains have 1000000000000 labels; at most"):
+        check(problem_text([10**12], []), claim([0], 0.0, [], 0.0))
+    star = problem_text([200] * 4, [([0, v], [0.0] * 200**2) for v in (1, 2, 3)])
+    with pytest.raises(CertificateError, match=r"step 0 \(eliminate\): a table has 1600000000 entries over 4"):
+        check(star, claim([0] * 4, 0.0, [{"step": "eliminate", "variable": 0}], 0.0))
+    with pytest.raises(CertificateError, match="a table has 1 entries over 65 variables"):
+        check(problem_text([1] * 65, [(range(65), [0.0])]), claim([0] * 65, 0.0, [], 0.0))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -173,13 +221,13 @@ def drop_all(certificate):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda c: c.update(bound=c["bound"] * 1.001), r"the steps prove a bound of [\d.]+, not "),
+        (lambda c: c.update(bound=c["bound"] * 1.001), r"the assignment costs [\d.]+, less than the bound "),
         (lambda c: c.update(cost=c["cost"] * 0.999), r"the assignment costs [\d.]+, not "),
         (lambda c: c["assignment"].__setitem__(0, (c["assignment"][0] + 1) % 4), r"the assignment costs"),
         (lambda c: c["assignment"].__setitem__(0, 4), r"a label of its domain"),
         (lambda c: c["assignment"].pop(), r"must give every variable a label"),
-        (lambda c: c["steps"].clear(), r"the steps prove a bound of"),
-        (shift_more, r"step \d+ \(drop\): label \d of variable \d+ can cost .*, less than the assignment"),
+        (lambda c: c["steps"].clear(), r"the steps prove [-\d.e]+, less than the bound"),
+        (shift_more, r"step \d+ \(drop\): label \d of variable \d+ can cost .*, less than the bound"),
         (lambda c: steps_of(c, "shift")[0]["costs"].pop(), r"step \d+ \(shift\): 8 finite costs can move"),
         (lambda c: steps_of(c, "shift")[0].update(scope=[0, 59]), r"step \d+ \(shift\): no table over \[0, 59\]"),
         (drop_the_best, r"step \d+ \(drop\): label \d of variable \d+ can cost"),

@@ -7,13 +7,15 @@ the bound, stands in ``rust/synthesis/solver/certificate.rs``. To check that a s
     warm = _core.WarmStart()
     program = graph.synthesise(cluster, request, warm=warm)
     bound = check(graph.problem(cluster, request), warm.certificate())
+
+Sums of costs are rounded down (:func:`_below`), so that each table stays a lower bound of the exact one, whatever
+numbers a certificate moves.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -24,6 +26,10 @@ from numpy.typing import NDArray
 _Variable = Annotated[int, msgspec.Meta(ge=0)]
 _Scope = tuple[_Variable, ...]
 _Costs = NDArray[np.float64]
+# Entries of one table (1 GiB), and of all domains together, that are checked.
+_MOST_ENTRIES = 2**27
+# The most that numpy has.
+_MOST_DIMENSIONS = 64
 
 
 class CertificateError(ValueError):
@@ -89,37 +95,48 @@ def check(problem: str | bytes, certificate: str | bytes, tolerance: float = 1e-
     Args:
         problem: ``hap-cfn-1``.
         certificate: ``hap-certificate-1``.
-        tolerance: costs nearer than this are equal, relative to the cost and to a thousandth of the largest one.
+        tolerance: what is proven is that no assignment costs less than ``bound - tolerance * abs(bound)``. Nothing else
+            in either text widens it.
 
     Raises:
-        CertificateError: something does not hold; the error names the step, or what of the problem is malformed.
+        CertificateError: something does not hold, is malformed, or is too large to be checked; the error names the
+            step, or what of the problem it is.
     """
     try:
         asked = msgspec.json.decode(problem, type=_Problem)
         given = msgspec.json.decode(certificate, type=_File).certificate
-    except msgspec.ValidationError as error:
+        _check(asked, given, tolerance)
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise CertificateError(str(error)) from error
+    except MemoryError as error:
+        raise CertificateError("the tables need more memory than there is") from error
+    return given.bound
+
+
+def _check(asked: _Problem, given: _Certificate, tolerance: float) -> None:
+    if sum(asked.domains) > _MOST_ENTRIES:
+        raise CertificateError(f"the domains have {sum(asked.domains)} labels; at most {_MOST_ENTRIES} are checked")
     factors = [_costs(asked.domains, number, factor) for number, factor in enumerate(asked.factors)]
     chosen = given.assignment
     if len(chosen) != len(asked.domains) or any(x >= size for x, size in zip(chosen, asked.domains, strict=True)):
         raise CertificateError("the assignment must give every variable a label of its domain")
-    cost = sum(float(costs[tuple(chosen[v] for v in scope)]) for scope, costs in factors)
+    cost = _total([float(costs[tuple(chosen[v] for v in scope)]) for scope, costs in factors])
     if cost == np.inf:
         raise CertificateError("the assignment is forbidden")
-    largest = max((abs(c) for factor in asked.factors for c in factor.costs if c is not None), default=0.0)
-    slack = tolerance * (abs(cost) + largest / 1000.0)
-    if not abs(cost - given.cost) <= slack:
+    if not abs(cost - given.cost) <= tolerance * abs(cost):
         raise CertificateError(f"the assignment costs {cost}, not {given.cost}")
+    # What each dropped label and the last problem must reach.
+    reach = given.bound - tolerance * abs(given.bound)
+    if not cost >= reach:
+        raise CertificateError(f"the assignment costs {cost}, less than the bound {given.bound}")
     remainder = _Remainder(asked.domains, factors)
     for number, step in enumerate(given.steps):
         try:
-            remainder.take(step, cost - slack)
+            remainder.take(step, reach)
         except CertificateError as error:
             raise CertificateError(f"step {number} ({type(step).__name__[1:].lower()}): {error}") from error
-    proven = min(cost, remainder.bound())
-    if not proven >= given.bound - slack:
-        raise CertificateError(f"the steps prove a bound of {proven}, not {given.bound}")
-    return given.bound
+    if not remainder.bound() >= reach:
+        raise CertificateError(f"the steps prove {remainder.bound()}, less than the bound {given.bound}")
 
 
 def _costs(domains: Sequence[int], number: int, factor: _Factor) -> tuple[_Scope, _Costs]:
@@ -132,6 +149,7 @@ def _costs(domains: Sequence[int], number: int, factor: _Factor) -> tuple[_Scope
     shape = [domains[v] for v in scope]
     if len(factor.costs) != math.prod(shape):
         raise CertificateError(f"factor {number}: expected {math.prod(shape)} costs, got {len(factor.costs)}")
+    _check_size(shape)
     costs = np.array([np.inf if cost is None else cost for cost in factor.costs], dtype=np.float64).reshape(shape)
     return tuple(sorted(scope)), costs.transpose(np.argsort(scope, kind="stable"))
 
@@ -140,7 +158,7 @@ class _Remainder:
     """The problem as the steps so far have made it. A table has one dimension for each variable of its scope."""
 
     def __init__(self, domains: Sequence[int], factors: Sequence[tuple[_Scope, _Costs]]) -> None:
-        self._labels = [list(range(size)) for size in domains]
+        self._labels: list[Sequence[int]] = [range(size) for size in domains]
         self._there = [True] * len(domains)
         self._tables: dict[_Scope, _Costs] = {}
         self._least: dict[_Scope, float] = {}
@@ -152,7 +170,7 @@ class _Remainder:
 
     def bound(self) -> float:
         """No assignment costs less."""
-        return sum(self._least.values())
+        return _total(list(self._least.values()))
 
     def take(self, step: _Shift | _Join | _Drop | _Fix | _Eliminate, reach: float) -> None:
         """Takes a step; a dropped label must cost at least ``reach``."""
@@ -175,7 +193,8 @@ class _Remainder:
             reduced = tables
         else:
             scope = tuple(sorted({v for other, _ in tables for v in other}))
-            reduced = [(scope, functools.reduce(operator.add, (_spread(*table, scope) for table in tables)))]
+            _check_size([len(self._labels[v]) for v in scope])
+            reduced = [(scope, functools.reduce(_below, (_spread(*table, scope) for table in tables)))]
         for scope, costs in reduced:
             least = np.min(costs, axis=scope.index(step.variable), initial=np.inf)
             self._add(tuple(v for v in scope if v != step.variable), least)
@@ -188,7 +207,7 @@ class _Remainder:
         start = 0
         for variable, size in zip(scope, sizes, strict=True):
             part = np.array(moved[start : start + size])
-            costs = costs - _spread((variable,), part, scope)
+            costs = _below(costs, -_spread((variable,), part, scope))
             self._add((variable,), part)
             start += size
         self._add(scope, costs)
@@ -207,20 +226,19 @@ class _Remainder:
         least = np.full(len(self._labels[variable]), self.bound())
         for scope, costs in tables:
             others = tuple(axis for axis, v in enumerate(scope) if v != variable)
-            least = least + np.min(costs, axis=others, initial=np.inf)
+            least = _below(least, np.min(costs, axis=others, initial=np.inf))
         keep = [position for position, label in enumerate(self._labels[variable]) if label not in labels]
         for position, label in enumerate(self._labels[variable]):
             if position not in keep and not least[position] >= reach:
                 cost = float(least[position])
-                raise CertificateError(
-                    f"label {label} of variable {variable} can cost {cost}, less than the assignment"
-                )
+                raise CertificateError(f"label {label} of variable {variable} can cost {cost}, less than the bound")
         self._labels[variable] = [self._labels[variable][position] for position in keep]
         for scope, costs in tables:
             self._add(scope, costs.take(keep, axis=scope.index(variable)))
 
     def _add(self, scope: _Scope, costs: _Costs) -> None:
-        costs = costs + self._tables.get(scope, 0.0)
+        if scope in self._tables:
+            costs = _below(costs, self._tables[scope])
         self._tables[scope] = costs
         self._least[scope] = float(np.min(costs, initial=np.inf))
         for variable in scope:
@@ -238,3 +256,34 @@ class _Remainder:
 def _spread(scope: _Scope, costs: _Costs, into: _Scope) -> _Costs:
     """A table as one over more variables, for sums."""
     return costs[tuple(slice(None) if variable in scope else np.newaxis for variable in into)]
+
+
+def _check_size(shape: Sequence[int]) -> None:
+    if math.prod(shape) > _MOST_ENTRIES or len(shape) > _MOST_DIMENSIONS:
+        raise CertificateError(
+            f"a table has {math.prod(shape)} entries over {len(shape)} variables; at most {_MOST_ENTRIES} over "
+            f"{_MOST_DIMENSIONS} are checked"
+        )
+
+
+def _below(one: _Costs, other: _Costs) -> _Costs:
+    """The sum, rounded down where it is not exact. What is forbidden stays so; no entry is NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = one + other
+        # Two-sum: the exact sum is this and the total. It is NaN where the total has overflown.
+        part = total - one
+        error = (one - (total - part)) + (other - part)
+        rounded = np.where(error >= 0.0, total, np.nextafter(total, -np.inf))
+    return np.where(np.isposinf(one) | np.isposinf(other), np.inf, rounded)
+
+
+def _total(costs: Sequence[float]) -> float:
+    """As :func:`_below`, of many."""
+    for limit in (math.inf, -math.inf):
+        if limit in costs:
+            return limit
+    try:
+        total = math.fsum(costs)
+        return total if math.fsum([*costs, -total]) >= 0.0 else math.nextafter(total, -math.inf)
+    except OverflowError:
+        return -math.inf

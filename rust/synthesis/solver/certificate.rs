@@ -6,9 +6,9 @@
 //! * [`Step::Shift`] and [`Step::Join`] change no assignment's cost (a *reparametrisation*: the new tables sum to the old);
 //! * [`Step::Eliminate`] and [`Step::Fix`] take a variable out and keep the least cost of each assignment of the others;
 //! * [`Step::Drop`] deletes labels. The sum of minima of the tables, taken with such a label, is a lower bound of every
-//!   assignment that has it, and must reach the cost of the certificate's own assignment.
+//!   assignment that has it, and must reach the certificate's bound.
 //!
-//! So no assignment of the problem costs less than the smaller one of that cost and the last problem's sum of minima.
+//! So where the last problem's sum of minima reaches it as well, no assignment of the problem costs less than the bound.
 //! [`check`](super::check) takes the steps one by one, from the problem's own factors. The file format is JSON.
 
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub enum Step {
         /// The table that stays.
         into: Vec<usize>,
     },
-    /// Deletes labels of a variable (numbered as in the problem) that no assignment cheaper than the known one has.
+    /// Deletes labels of a variable (numbered as in the problem) that no assignment cheaper than the bound has.
     Drop {
         /// The variable.
         variable: usize,
@@ -56,7 +56,7 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Certificate {
-    /// An assignment of finite cost: labels are dropped because they cannot beat it.
+    /// An assignment of finite cost: where the bound is its cost, it is optimal.
     pub assignment: Vec<usize>,
     /// Its cost.
     pub cost: f64,
@@ -88,8 +88,8 @@ pub enum CertificateError {
         /// What is wrong.
         reason: String,
     },
-    /// A dropped label may be part of a cheaper assignment.
-    #[error("step {step}: label {label} of variable {variable} can cost {cost}, less than the assignment's {upper}")]
+    /// A dropped label may be part of an assignment cheaper than the bound.
+    #[error("step {step}: label {label} of variable {variable} can cost {cost}, less than the bound {bound}")]
     Drop {
         /// Index of the step.
         step: usize,
@@ -99,8 +99,8 @@ pub enum CertificateError {
         label: usize,
         /// A lower bound of the assignments with it.
         cost: f64,
-        /// The cost of the certificate's assignment.
-        upper: f64,
+        /// What the certificate claims.
+        bound: f64,
     },
     /// The steps prove less than is claimed.
     #[error("the steps prove a bound of {proven}, not {claimed}")]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::certificate::{Certificate, CertificateError, Step};
 use super::problem::Problem;
 
-/// Checks that no assignment of `problem` costs less than the certificate's bound, up to rounding: comparisons allow
-/// `tolerance * (c + m / 1000)`, with `c` the absolute cost of the certificate's assignment and `m` the largest finite
-/// absolute cost in the problem. A `tolerance` of 1e-9 suits double precision.
+/// Checks that no assignment of `problem` costs less than `bound - tolerance * |bound|`, with the certificate's bound.
+/// Nothing else in the problem or the certificate widens that: sums of costs are rounded down, so that each table stays
+/// a lower bound of the exact one. A `tolerance` of 1e-9 suits double precision.
 ///
 /// Takes time and memory as the eliminations do that the certificate names.
 ///
@@ -18,44 +18,54 @@ pub fn check(problem: &Problem, certificate: &Certificate, tolerance: f64) -> Re
     if assignment.len() != problem.domains.len() || assignment.iter().zip(&problem.domains).any(|(x, size)| x >= size) {
         return Err(CertificateError::Assignment);
     }
-    let upper = problem.cost(assignment);
-    if upper == f64::INFINITY {
+    let cost = problem.cost(assignment);
+    if cost == f64::INFINITY {
         return Err(CertificateError::Assignment);
     }
-    let slack = tolerance * (upper.abs() + problem.largest_cost() / 1000.0);
-    let agrees = (certificate.cost - upper).abs() <= slack;
+    // What is no number agrees with nothing and reaches nothing.
+    let agrees = (certificate.cost - cost).abs() <= tolerance * cost.abs();
     if !agrees {
         let claimed = certificate.cost;
-        return Err(CertificateError::Cost { cost: upper, claimed });
+        return Err(CertificateError::Cost { cost, claimed });
+    }
+    let claimed = certificate.bound;
+    let reaches = |cost: f64| cost >= claimed - tolerance * claimed.abs();
+    if !reaches(cost) {
+        return Err(CertificateError::Bound { proven: cost, claimed });
     }
     let mut checker = Checker::new(problem);
     for (index, step) in certificate.steps.iter().enumerate() {
         let dropped = checker
             .take(step)
             .map_err(|reason| CertificateError::Step { step: index, reason })?;
-        for (variable, label, cost) in dropped {
-            // A cost that is no number does not reach it either.
-            let reaches = cost >= upper - slack;
-            if !reaches {
-                return Err(CertificateError::Drop {
-                    step: index,
-                    variable,
-                    label,
-                    cost,
-                    upper,
-                });
-            }
+        if let Some((variable, label, cost)) = dropped.into_iter().find(|&(_, _, cost)| !reaches(cost)) {
+            return Err(CertificateError::Drop {
+                step: index,
+                variable,
+                label,
+                cost,
+                bound: claimed,
+            });
         }
     }
-    let proven = upper.min(checker.bound());
-    if proven >= certificate.bound - slack {
+    let proven = checker.bound();
+    if reaches(proven) {
         Ok(())
     } else {
-        Err(CertificateError::Bound {
-            proven,
-            claimed: certificate.bound,
-        })
+        Err(CertificateError::Bound { proven, claimed })
     }
+}
+
+/// The sum, rounded down where it is not exact. What is forbidden stays so; the sum of numbers is never NaN.
+fn below(one: f64, other: f64) -> f64 {
+    if one == f64::INFINITY || other == f64::INFINITY {
+        return f64::INFINITY;
+    }
+    // Two-sum: the exact sum is the total and this error, which is NaN where the total has overflown.
+    let total = one + other;
+    let part = total - one;
+    let error = (one - (total - part)) + (other - part);
+    if error >= 0.0 { total } else { total.next_down() }
 }
 
 /// A table of the checker with its minimum.
@@ -112,7 +122,7 @@ impl Checker {
 
     /// A lower bound of every assignment.
     fn bound(&self) -> f64 {
-        self.tables.values().map(|table| table.least).sum()
+        self.tables.values().fold(0.0, |sum, table| below(sum, table.least))
     }
 
     fn size(&self, variable: usize) -> usize {
@@ -157,7 +167,7 @@ impl Checker {
 
     fn add(&mut self, scope: Vec<usize>, costs: Vec<f64>) {
         let sum = match self.tables.remove(&scope) {
-            Some(table) => table.costs.iter().zip(&costs).map(|(a, b)| a + b).collect(),
+            Some(table) => table.costs.iter().zip(&costs).map(|(&a, &b)| below(a, b)).collect(),
             None => costs,
         };
         self.tables.insert(scope, sum.into());
@@ -213,7 +223,7 @@ impl Checker {
         for &variable in scope {
             let (moved, others) = rest.split_at(self.size(variable));
             for (entry, cost) in costs.iter_mut().enumerate() {
-                *cost -= moved[self.position(scope, variable, entry)];
+                *cost = below(*cost, -moved[self.position(scope, variable, entry)]);
             }
             self.add(vec![variable], moved.to_vec());
             rest = others;
@@ -246,7 +256,7 @@ impl Checker {
                 *minimum = minimum.min(cost);
             }
             for (least, minimum) in least.iter_mut().zip(minima) {
-                *least += minimum;
+                *least = below(*least, minimum);
             }
         }
         let dropped = |position: &usize| labels.contains(&self.labels[variable][*position]);
@@ -295,7 +305,7 @@ impl Checker {
                 tables
                     .iter()
                     .map(|(table, costs)| costs[self.index(table, &scope, &all)])
-                    .sum()
+                    .fold(0.0, below)
             };
             (0..self.size(variable)).map(sum).fold(f64::INFINITY, f64::min)
         });

@@ -289,6 +289,34 @@ fn search_finishes_where_tables_may_not_grow() {
 }
 
 #[test]
+fn no_number_in_a_certificate_absorbs_costs() {
+    // Sums with the numbers that move lose the costs beside them.
+    let small = problem(&[2, 2], vec![factor(&[0, 1], &[9.0, 16.0, 30.0, 30.0])]);
+    let shift = |moved: f64| Step::Shift {
+        scope: vec![0, 1],
+        costs: vec![-moved, -moved, 0.0, 0.0],
+    };
+    let refused = |problem: &Problem, assignment: &[usize], steps: Vec<Step>| {
+        let cost = problem.cost(assignment);
+        let certificate = Certificate {
+            assignment: assignment.to_vec(),
+            cost,
+            steps,
+            bound: cost,
+        };
+        check(problem, &certificate, TOLERANCE).is_err()
+    };
+    for moved in [1e15, 1e17, -1e17, 1.2e17, 1e300, f64::MAX] {
+        assert!(refused(&small, &[0, 1], vec![shift(moved)]), "{moved}");
+        assert!(refused(&small, &[0, 1], vec![shift(moved), shift(-moved)]), "{moved}");
+        assert!(!refused(&small, &[0, 0], vec![]));
+    }
+    let constants = [factor(&[], &[1e12]), factor(&[], &[-1e12]), factor(&[0], &[1.0, 2.0])];
+    assert!(refused(&problem(&[2], constants.to_vec()), &[1], vec![]));
+    assert!(!refused(&problem(&[2], constants.to_vec()), &[0], vec![]));
+}
+
+#[test]
 fn tampered_certificates_are_refused() {
     let problem = ladder(40, 4, 6, 5);
     let certificate = solved(&problem, &Limits::default()).unwrap().certificate;
