@@ -99,8 +99,8 @@ def _search(problem: Problem, progress: Progress) -> Found:
         _log.warning("limits left a search for a program without any: there may be a better plan; raise limits")
     elif gap > 0.0:
         _log.warning(
-            "limits cut the search for programs short: their priced cost is up to %.2f%% above the least, and there may "
-            "be a better plan; raise limits",
+            "limits cut the search for programs short: their priced cost is up to %.2f%% above the least, "
+            "and there may be a better plan; raise limits",
             100.0 * gap / (1.0 - gap),
         )
     return Found(best, bound, known)
