@@ -17,7 +17,7 @@ class Toy:
     """Work along axes with a launch overhead, and collectives: ``padded``, ``grouped``, or ``product`` (an all-to-all).
 
     work: (axis, seconds at speed 1); collectives: (kind, axis, seconds), ``product`` with a pair of axes.
-    memory: bytes that every device holds; activations: bytes by axis.
+    memory: bytes that every device holds; activations: bytes by axis, of the largest of several instants.
     """
 
     speeds: list
@@ -27,6 +27,7 @@ class Toy:
     message: float = 0.0
     memory: float = 0.0
     activations: tuple = ()
+    instants: tuple = ({},)
 
     def __post_init__(self):
         self.simulations = 0
@@ -54,7 +55,9 @@ class Toy:
                     for d in devices
                 ]
             stages.append(Stage("collective", kind, tuple(terms)))
-        memory = tuple(Affine(self.memory, dict(self.activations)) for _ in devices)
+        peaks = [Affine(self.memory, {**dict(self.activations), **instant}) for instant in self.instants]
+        memory = tuple(max((peak.at(shares, d), number) for number, peak in enumerate(peaks)) for d in devices)
+        memory = tuple(peaks[number] for _, number in memory)
         return Stages(tuple(devices), tuple(stages), memory)
 
     def simulate(self, splits):

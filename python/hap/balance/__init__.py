@@ -7,7 +7,7 @@ keyed by the name of the axis. Classes of an axis by segment of the model and by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hap.balance.linear_program import DoesNotFitError, write_linear_program
 from hap.balance.rounding import Rounded, fractions, largest_remainder, least_maximum, round_shares, rounded
@@ -69,7 +69,13 @@ def balance(
     shares = {axis: values for axis, values in fractions(start).items() if axis in free}
     real = successive(evaluator, shares, machine)
     real = without_small_shares(evaluator, real, machine)
-    found = rounded(evaluator, real.shares, free, machine, [{axis: start[axis] for axis in free}])
+    starts = [{axis: start[axis] for axis in free}]
+    over = evaluator.simulate(round_shares(real.shares, free)).excess(machine.capacity) if real.excess == 0.0 else 0.0
+    if over > 0.0:
+        # Whole units need a little more memory than the real shares, which are often at its limit.
+        tight = replace(machine, capacity=tuple(it / (1.0 + over) for it in machine.capacity))
+        starts.append(round_shares(successive(evaluator, real.shares, tight, real.left_out).shares, free))
+    found = rounded(evaluator, real.shares, free, machine, starts)
     shares = fractions(found.splits)
     # Whole units may beat the real shares, which are optimal only for the terms linearised near them.
     loss = max(0.0, evaluator.stages(shares).seconds(shares) / real.seconds - 1.0) if real.seconds > 0.0 else 0.0

@@ -11,7 +11,7 @@ import numpy as np
 from hap.balance.stages import Array, Evaluator, Linear, Machine, Shares, Simulation, Stages
 from hap.program import Splits
 
-# Simulations spent on moving units, per call.
+# Simulations spent on moving units, from each of two starts.
 MOVES = 48
 # Of all neighbours, ranked by the linear stages, so many are simulated before the search gives up.
 TRIED = 6
@@ -95,15 +95,28 @@ def rounded(
         {axis: list(maximum[size]) for axis, size in sizes.items()},
         *({axis: list(start[axis]) for axis in sizes} for start in starts),
     ]
-    best: Rounded | None = None
+    simulated: list[Rounded] = []
     for number, splits in enumerate(candidates):
-        if splits in candidates[:number]:
-            continue
-        candidate = Rounded(splits, evaluator.simulate(splits))
-        if best is None or _better(candidate, best, machine):
+        if splits not in candidates[:number]:
+            simulated.append(Rounded(splits, evaluator.simulate(splits)))
+    best = _best(simulated, machine)
+    found = _improved(evaluator, best, machine, candidates)
+    # From a second start, too: moves get stuck. The real shares' roundings may be the better start even where they
+    # need a little more memory than there is.
+    others = [it for it in simulated if it is not best]
+    near = [it for it in others if it.splits in candidates[:2]]
+    if others:
+        found = _best([found, _improved(evaluator, _best(near or others, machine), machine, candidates)], machine)
+    return found
+
+
+def _best(candidates: Sequence[Rounded], machine: Machine) -> Rounded:
+    """The best one, the first of equals."""
+    best = candidates[0]
+    for candidate in candidates[1:]:
+        if _better(candidate, best, machine):
             best = candidate
-    assert best is not None
-    return _improved(evaluator, best, machine, candidates)
+    return best
 
 
 def _better(candidate: Rounded, other: Rounded, machine: Machine) -> bool:

@@ -4,12 +4,14 @@ The stages are affine in the shares only near the shares that they were linearis
 memory-bound side of an operator differ, an all-to-all between two axes moves a product of shares, and a device without
 a share pays no launch overhead. So a solution of the linear program is a *proposal*: it counts only if the stages
 linearised there, whose value there is exact, say that the step got faster. Else shares that are zero stay zero, since
-the step jumps where a device gets its first share, and where that does not help, the trust region shrinks.
+the step jumps where a device gets its first share, and where that does not help, the trust region shrinks. Either may
+end in a poor minimum, so there is a second descent where zeros were kept, and a careful one where memory does not do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
@@ -64,13 +66,46 @@ def successive(
     """The best shares that a few linear programs find from ``shares``, never worse than these.
 
     Shares in ``left_out`` are zero before and after. Memory that no shares fit is reported in :attr:`Balanced.excess`.
-    With a ``rival``, all shares that are zero stay so, and the search ends where the first linear program says that it
-    cannot beat the rival.
+    With a ``rival``, all shares that are zero stay so where memory suffices, and the search ends where the first linear
+    program says that it cannot beat the rival.
     """
-    best = _evaluate(evaluator, shares, machine, left_out or {})
-    solver = Solver()
+    start = _evaluate(evaluator, shares, machine, left_out or {})
+    if rival is not None:
+        # Where memory is scarce, it may take devices that have no share yet.
+        return _descend(evaluator, start, machine, _Zeros.STAY if start.excess == 0.0 else _Zeros.MOVE, rival=rival)[0]
+    best, kept = _descend(evaluator, start, machine, _Zeros.STAY_WHERE_A_STEP_FAILS)
+    # Each descent ends in a minimum near its path: shares that became zero too early stay zero, and memory is linear
+    # only as long as its peak is at one instant.
+    if kept:
+        other, _ = _descend(evaluator, start, machine, _Zeros.MOVE)
+        best = other if other.better_than(best) else best
+    if best.excess > 0.0:
+        other, _ = _descend(evaluator, start, machine, _Zeros.MOVE, SHRINK)
+        best = other if other.better_than(best) else best
+    return best
+
+
+class _Zeros(Enum):
+    """What becomes of shares that are zero but not left out."""
+
+    MOVE = 0
+    STAY = 1
+    STAY_WHERE_A_STEP_FAILS = 2
+
+
+def _descend(
+    evaluator: Evaluator,
+    start: Balanced,
+    machine: Machine,
+    zeros: _Zeros,
+    first: float = 1.0,
+    rival: Balanced | None = None,
+) -> tuple[Balanced, bool]:
+    """Linear programs one after another, the first with radius ``first``; and whether a failed step made zeros stay."""
+    best, solver, kept = start, Solver(), False
     # Whether zero shares stay zero, whether that may help, and the radius without and with it.
-    keep, helps, radius = rival is not None, True, [1.0, 1.0]
+    may_stay = zeros is _Zeros.STAY_WHERE_A_STEP_FAILS
+    keep, helps, radius = zeros is _Zeros.STAY, may_stay, [first, first]
     for step in range(STEPS):
         fixed = _zeros(best.shares) if keep else best.left_out
         try:
@@ -83,21 +118,23 @@ def successive(
             proposal, seconds, weights, excess = solution.shares, solution.seconds, solution.weights, 0.0
         # Times and memory are mostly convex, and a convex function lies above its tangents.
         if step == 0 and rival is not None and not _better(excess, seconds, rival):
-            return best
+            return best, kept
         if best.excess == 0.0 and seconds > best.seconds * (1.0 - TOLERANCE):
             if not keep or rival is not None:
-                return replace(best, weights=weights)
+                return replace(best, weights=weights), kept
             keep, helps = False, False
             continue
         proposal = _symmetric(proposal, machine, fixed)
         candidate = _evaluate(evaluator, proposal, machine, best.left_out)
         if candidate.better_than(best):
             best = replace(candidate, weights=weights)
-            helps = helps or not keep
+            helps = helps or (may_stay and not keep)
         else:
-            radius[keep] = SHRINK * min(radius[keep], _distance(best.shares, proposal))
+            longest = 1.0 if zeros is _Zeros.MOVE else _distance(best.shares, proposal)
+            radius[keep] = SHRINK * min(radius[keep], longest)
             keep = keep or (helps and _count(_zeros(best.shares)) > _count(best.left_out))
-    return best
+            kept = kept or keep
+    return best, kept
 
 
 def without_small_shares(evaluator: Evaluator, start: Balanced, machine: Machine) -> Balanced:
