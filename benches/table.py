@@ -109,13 +109,19 @@ def request(name, axes):
     return json.dumps(asked)
 
 
+def axes_of(name):
+    return json.loads(read(name))["axes"]
+
+
+def solver_graph(name):
+    return core().Graph(read(name))
+
+
 def problem(name):
     """The weighted constraint problem, as JSON."""
-    text = read(name)
     if not is_graph(name):
-        return text.decode()
-    axes = json.loads(text)["axes"]
-    return core().Graph(text).problem(cluster(name), request(name, axes))
+        return read(name).decode()
+    return solver_graph(name).problem(cluster(name), request(name, axes_of(name)))
 
 
 def measure_hap(name, seconds):
@@ -136,6 +142,19 @@ def measure_hap(name, seconds):
         "cost": last["cost"],
         "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
+
+
+def measure_pair(name, seconds):
+    """How many times as long as the other graph of its pair this one takes; in turns, as a machine's speed varies."""
+    replies = {}
+    asked = {
+        each: (solver_graph(each), cluster(each), request(each, axes_of(each))) for each in (name, dict(RATIOS)[name])
+    }
+    for _ in range(RUNS):
+        for each, (graph, machines, wanted) in asked.items():
+            replies.setdefault(each, []).append(json.loads(graph.synthesise(machines, wanted))["seconds"])
+    large, small = (statistics.median(replies[each][FIRST:]) for each in asked)
+    return {"ratio": large / small}
 
 
 def measure_plan(name, seconds):
@@ -244,9 +263,8 @@ def row(name, results, seconds):
 
 def ratios(results):
     """How the times of pairs of graphs compare."""
-    seconds = {name: each["hap"]["seconds"] for name, each in results.items()}
-    pairs = [pair for pair in RATIOS if all(name in seconds for name in pair)]
-    return [f"{large} takes {seconds[large] / seconds[small]:.2f} times as long as {small}." for large, small in pairs]
+    pairs = [(large, small) for large, small in RATIOS if large in results]
+    return [f"{large} takes {results[large]['pair']['ratio']:.2f} times as long as {small}." for large, small in pairs]
 
 
 def main():
@@ -254,7 +272,7 @@ def main():
     parser.add_argument("names", nargs="*", help="graphs and instances; all by default")
     parser.add_argument("--seconds", type=float, default=60.0, help="limit of the other solvers (default: 60)")
     parser.add_argument("--fresh", action="store_true", help="measure again what has been measured")
-    parser.add_argument("--measure", choices=["hap", "plan", *OTHERS], help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=["hap", "pair", "plan", *OTHERS], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure is not None:
         (name,) = options.names
@@ -263,9 +281,9 @@ def main():
     names = options.names or rows()
     results = {name: {} for name in names}
     # Ours first, one after another, while the machine is as quiet as at the start.
-    for kind in ("hap", "plan", *OTHERS):
+    for kind in ("hap", "pair", "plan", *OTHERS):
         for name in names:
-            asked = kind != "plan" or has_plan(name)
+            asked = {"plan": has_plan(name), "pair": name in dict(RATIOS)}.get(kind, True)
             results[name][kind] = measured(kind, name, options.seconds, options.fresh) if asked else None
     titles = ["problem", "ms", "states", "table entries", "peak MB", "search gap", "optimality gap", *OTHERS.values()]
     head = [f"| {' | '.join(titles)} |", "|---|" + "---:|" * (len(titles) - 1)]
