@@ -11,9 +11,10 @@ These are peaks, which no model reaches: they compare devices well, but only mea
 
 from __future__ import annotations
 
-import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from hap.cluster.spelling import nearest
 
 LAUNCH_OVERHEAD = 5e-6
 """Seconds to start one operator, where nothing else is known: a CUDA kernel launched by eager PyTorch."""
@@ -90,31 +91,12 @@ _ADA_GEFORCE, _ADA = _AMPERE_GEFORCE, _AMPERE
 _BLACKWELL_GEFORCE = Architecture(float64=1 / 64, tf32=1, float16=2, bfloat16=2, pcie=5)
 
 
-def _hopper(*, memory_bandwidth: float, memory: float) -> Accelerator:
-    return Accelerator(
-        float64=34,
-        float32=67,
-        tf32=494.5,
-        float16=989.5,
-        bfloat16=989.5,
-        memory_bandwidth=memory_bandwidth,
-        memory=memory,
-        pcie=5,
-    )
-
-
-def _a100(*, memory_bandwidth: float, memory: float) -> Accelerator:
-    return Accelerator(
-        float64=9.7,
-        float32=19.5,
-        tf32=156,
-        float16=312,
-        bfloat16=312,
-        memory_bandwidth=memory_bandwidth,
-        memory=memory,
-        pcie=4,
-    )
-
+_A100 = Accelerator(
+    float64=9.7, float32=19.5, tf32=156, float16=312, bfloat16=312, memory_bandwidth=1555, memory=40, pcie=4
+)
+_H100 = Accelerator(
+    float64=34, float32=67, tf32=494.5, float16=989.5, bfloat16=989.5, memory_bandwidth=3350, memory=80, pcie=5
+)
 
 ACCELERATORS = {
     # Data centre.
@@ -128,15 +110,15 @@ ACCELERATORS = {
         float64=5.2, float32=10.3, tf32=82, float16=165, bfloat16=165, memory_bandwidth=933, memory=24, pcie=4
     ),
     "A40": _AMPERE.card(37.4, 696, 48),
-    "A100-40GB": _a100(memory_bandwidth=1555, memory=40),
-    "A100-80GB": _a100(memory_bandwidth=2039, memory=80),
+    "A100-40GB": _A100,
+    "A100-80GB": replace(_A100, memory_bandwidth=2039, memory=80),
     "L4": _ADA.card(30.3, 300, 24),
     "L40S": _ADA.card(91.6, 864, 48),
-    "H100": _hopper(memory_bandwidth=3350, memory=80),
+    "H100": _H100,
     "H100-PCIe": Accelerator(
         float64=26, float32=51, tf32=378, float16=756, bfloat16=756, memory_bandwidth=2000, memory=80, pcie=5
     ),
-    "H200": _hopper(memory_bandwidth=4800, memory=141),
+    "H200": replace(_H100, memory_bandwidth=4800, memory=141),
     "B200": Accelerator(
         float64=37, float32=75, tf32=1125, float16=2250, bfloat16=2250, memory_bandwidth=7700, memory=180, pcie=5
     ),
@@ -223,11 +205,7 @@ def recognised_name(name: str, memory: float) -> str | None:
 
 def nearest_names(name: str) -> list[str]:
     """Up to three known names that look most like ``name``, best first."""
-    wanted = _squeezed(name)
-    spellings = _SPELLINGS | _SHORT
-    starting = [spelling for squeezed, spelling in spellings.items() if wanted and squeezed.startswith(wanted)]
-    alike = [spellings[match] for match in difflib.get_close_matches(wanted, spellings, n=3, cutoff=0.4)]
-    return list(dict.fromkeys(starting + alike))[:3]
+    return nearest(_squeezed(name), _SPELLINGS | _SHORT, cutoff=0.4)
 
 
 # What drivers add to a name: the form factor, the kind and the amount of memory.

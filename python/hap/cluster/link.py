@@ -7,10 +7,10 @@ over PCIe, as consumer cards, each byte crosses the bus twice, through the host'
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from hap.cluster.figures import not_negative, positive
+from hap.cluster.spelling import nearest
 from hap.errors import ClusterError
 
 
@@ -109,10 +109,7 @@ _SPELLINGS = {_squeezed(name): name for name in LINKS}
 
 
 def _unknown(name: str, missing: list[str]) -> str:
-    wanted = _squeezed(name)
-    starting = [spelling for squeezed, spelling in _SPELLINGS.items() if wanted and squeezed.startswith(wanted)]
-    alike = [_SPELLINGS[match] for match in difflib.get_close_matches(wanted, _SPELLINGS, n=3, cutoff=0.6)]
-    near = list(dict.fromkeys(starting + alike))[:3]
+    near = nearest(_squeezed(name), _SPELLINGS, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(LINKS)}."
     return f'"{name}" is not a known link: {hint} For any other give its figures too (missing: {", ".join(missing)}).'
 
