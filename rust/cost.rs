@@ -96,7 +96,6 @@ pub struct ConversionCost {
 pub struct CostModel<'a> {
     graph: &'a Graph,
     shares: &'a Shares,
-    devices: Vec<&'a Device>,
     /// By device: the first one that is like it.
     alike: Vec<usize>,
     /// The first devices of each kind.
@@ -162,7 +161,6 @@ impl<'a> CostModel<'a> {
         Self {
             graph,
             shares,
-            devices,
             alike,
             kinds,
             alike_axes: alike_axes(&graph.axes, shares),
@@ -177,7 +175,7 @@ impl<'a> CostModel<'a> {
 
     /// Number of devices.
     pub fn devices(&self) -> usize {
-        self.devices.len()
+        self.alike.len()
     }
 
     /// By device: the first one that is as fast and has the same shares, so that everything costs the same there.
