@@ -29,6 +29,9 @@ const WARM_PASSES: usize = 3;
 const ENTRY_WORK: u64 = 4;
 /// The first width of the incumbents' search: reduced costs up to this part of the bound.
 const FIRST_WIDTH: f64 = 0.0005;
+/// Where more variables are open, the width is smaller in proportion: the bound grows with their number, a label's cost
+/// does not.
+const MANY_VARIABLES: f64 = 700.0;
 /// Incumbents may take this part of the allowed table entries: there are several, and most prove nothing.
 const INCUMBENT_SHARE: u64 = 20;
 /// Where one takes no more than this part of what it may, the next round's search is wider.
@@ -126,6 +129,8 @@ impl<'a> Solver<'a> {
         let mut size = FIRST_SIZE;
         let mut last_bound = f64::NEG_INFINITY;
         let mut status = self.eliminate_small(size)?;
+        let open = self.remainder.variables().count();
+        self.width = FIRST_WIDTH * (MANY_VARIABLES / open as f64).min(1.0);
         let mut passes = PASSES;
         if let Some(assignment) = warm
             .assignment(&self.problem.domains)
