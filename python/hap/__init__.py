@@ -1,6 +1,9 @@
 """Trains ordinary PyTorch modules on unequal devices, by the fastest distributed program that computes the same."""
 
 from hap import errors
+from hap.checkpoint.full import export_safetensors, full_state_dict
+from hap.checkpoint.load import load
+from hap.checkpoint.save import save
 from hap.cluster import Cluster, Device, Link
 from hap.planning.api import plan
 from hap.planning.plan import Plan
@@ -24,10 +27,14 @@ __all__ = [
     "SimulatedStep",
     "check",
     "errors",
+    "export_safetensors",
+    "full_state_dict",
+    "load",
     "parallelize",
     "plan",
     "profile",
     "register_rule",
+    "save",
     "simulate",
     "trace",
     "unregister_rule",

@@ -33,5 +33,9 @@ class CommunicationError(HapError):
     """A collective failed while running; the message names the instruction, the tensor and the ranks."""
 
 
+class CheckpointError(HapError):
+    """A checkpoint cannot be written or read, or does not fit what it is loaded into."""
+
+
 class LoweringError(HapError):
     """A program does not fit its graph: an instruction reads what is not there, or names what does not exist."""

@@ -10,7 +10,7 @@ from torch import nn
 import hap
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-TRAINING, CLUSTERS, PLANNING, CONSTRAINTS, MEMORY, CHECKING = re.findall(
+TRAINING, CLUSTERS, PLANNING, CONSTRAINTS, MEMORY, CHECKING, CHECKPOINTS = re.findall(
     r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
 )
 
@@ -86,3 +86,15 @@ def test_memory(names):
 def test_checking(names):
     exec(CHECKING, names)
     assert names["result"].error < 1e-10
+
+
+def test_checkpoints(names):
+    example = (names["x"], names["y"])
+    plain = Regression()
+    names["model"] = hap.parallelize(names["model"], ["V100"], example)
+    names["scheduler"] = torch.optim.lr_scheduler.StepLR(names["optimizer"], 10)
+    exec(CHECKPOINTS, names)
+    assert names["rest"] == {"step": 100}
+    plain.load_state_dict(names["state"])
+    assert plain(*example) == names["model"](*example)
+    assert Path("exported/model.safetensors").exists()

@@ -36,6 +36,14 @@ class Control:
                 process_group = dist.new_group(ranks, backend="gloo", timeout=timeout)
         self.group = process_group
 
+    def apart(self) -> Control:
+        """The same ranks on a group of its own, for another thread. A collective."""
+        if self.group is None:
+            return self
+        timeout = _backends(self.group)["cpu"].options._timeout
+        ranks = dist.get_process_group_ranks(self.group)
+        return Control(dist.new_group(ranks, backend="gloo", timeout=timeout))
+
     def gather(self, value: T, what: str) -> list[T]:
         """Every rank's value, by rank. ``what`` stands in errors."""
         if self.size == 1:

@@ -108,8 +108,8 @@ class ParallelModule(nn.Module):
 
 
 NO_COPY = (
-    "a parallel module cannot be copied or pickled, as it holds this rank's shards of a running job: save "
-    "state_dict() on each rank, or gather each parameter by full_parameter(name) and save a whole state from one rank"
+    "a parallel module cannot be copied or pickled, as it holds this rank's shards of a running job: hap.save writes a "
+    "checkpoint, and hap.full_state_dict gathers the whole state on rank 0"
 )
 
 

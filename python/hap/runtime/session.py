@@ -288,10 +288,20 @@ class Session:
         """Parameters and buffers as they are now, by the names that graphs use and by all others."""
         return {name: value for name, table, key in self._places if (value := table[key]) is not None}
 
+    @property
+    def placed(self) -> bool:
+        """Whether the first plan has placed parameters and buffers."""
+        return self._stored is not None
+
+    def layouts(self) -> dict[int, Layout]:
+        """How parameters and buffers lie, by identity, as a tensor may have several names; whole where none is held."""
+        state = self.state()
+        return {id(state[name]): one for name, one in (self._stored or {}).items()}
+
     def whole(self, name: str, piece: torch.Tensor) -> torch.Tensor:
         """The whole of a parameter or buffer (or of its gradient) from this rank's piece. A collective."""
-        stored = None if self._stored is None else self._stored.get(name)
-        return piece if stored is None else stored.gather(piece, name, self.group)
+        layout = self.layouts().get(id(self.state()[name]))
+        return piece if layout is None else layout.gather(piece, name, self.group)
 
 
 def without_gradient(graph: Graph) -> frozenset[str]:

@@ -1,0 +1,129 @@
+"""What modules and optimisers put into a checkpoint, by names that no plan changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hap.checkpoint.piece import Piece
+from hap.errors import CheckpointError
+from hap.runtime.module import ParallelModule
+from hap.runtime.placing import Layout
+
+Entries: TypeAlias = dict[str, Any]
+"""Tensors and pieces, by name; may be nested. All other values stand in tuples of one, which are not taken apart."""
+
+
+@dataclass(frozen=True)
+class Lies:
+    """How a tensor lies on the ranks: whole on each without a layout that splits it."""
+
+    layout: Layout | None = None
+    rank: int = 0
+
+    def entry(self, value: torch.Tensor) -> torch.Tensor:
+        """A tensor that lies so, as a checkpoint takes it; it shares the tensor's memory."""
+        value = value.detach()
+        if self.layout is None or self.layout.along is None:
+            return value
+        return Piece(value, self.layout.shape, self.layout.along, self.rank)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A parameter, its name in the checkpoint, and how it lies."""
+
+    name: str
+    parameter: torch.Tensor
+    lies: Lies
+
+    def state(self, value: Any) -> Any:
+        """A value of an optimiser's state: what is as large as the parameter lies as it does."""
+        if not isinstance(value, torch.Tensor):
+            return (value,)
+        return (self.lies if value.shape == self.parameter.shape else Lies()).entry(value)
+
+    def room(self, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        """Memory for a tensor of an optimiser's state, to be read to, from the size of the whole."""
+        layout = self.lies.layout
+        if layout is None or layout.along is None or tuple(size) != layout.shape:
+            return torch.empty(size, dtype=dtype)
+        return self.lies.entry(torch.empty(self.parameter.shape, dtype=dtype))
+
+
+def module_entries(module: nn.Module) -> Entries:
+    """What ``module.state_dict()`` holds; tensors share their memory with the module's."""
+    layouts = _layouts(module)
+    return {
+        name: layouts.get(id(value), Lies()).entry(value) if isinstance(value, torch.Tensor) else (value,)
+        for name, value in module.state_dict(keep_vars=True).items()
+    }
+
+
+def named_parameters(modules: Mapping[str, nn.Module]) -> dict[int, Named]:
+    """The parameters of modules, by identity. Where there are several modules, names begin with the module's own."""
+    named: dict[int, Named] = {}
+    for key, module in modules.items():
+        layouts = _layouts(module)
+        for name, parameter in module.named_parameters():
+            full = name if len(modules) == 1 else f"{key}.{name}"
+            named.setdefault(id(parameter), Named(full, parameter, layouts.get(id(parameter), Lies())))
+    return named
+
+
+def of_optimiser(key: str, optimiser: Optimizer, named: Mapping[int, Named]) -> list[list[Named]]:
+    """The parameters of each group.
+
+    Raises:
+        CheckpointError: one belongs to no module in the checkpoint.
+    """
+    groups = []
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            if id(parameter) not in named:
+                raise CheckpointError(
+                    f'the optimiser "{key}" holds a parameter of shape {tuple(parameter.shape)} that no module of the '
+                    "checkpoint has: give the module beside it"
+                )
+        groups.append([named[id(parameter)] for parameter in group["params"]])
+    return groups
+
+
+def optimiser_entries(key: str, optimiser: Optimizer, named: Mapping[int, Named]) -> Entries:
+    """As ``optimiser.state_dict()``, with the names of parameters in the place of their numbers.
+
+    Raises:
+        CheckpointError: as :func:`of_optimiser`.
+    """
+    groups = of_optimiser(key, optimiser, named)
+    content = optimiser.state_dict()
+    numbered = {
+        number: one
+        for numbers, members in zip(content["param_groups"], groups, strict=True)
+        for number, one in zip(numbers["params"], members, strict=True)
+    }
+    return {
+        "state": {
+            numbered[number].name: {what: numbered[number].state(value) for what, value in values.items()}
+            for number, values in content["state"].items()
+        },
+        "param_groups": (
+            [
+                group | {"params": [one.name for one in members]}
+                for group, members in zip(content["param_groups"], groups, strict=True)
+            ],
+        ),
+    }
+
+
+def _layouts(module: nn.Module) -> dict[int, Lies]:
+    """How the split tensors of a module lie, by identity; nothing for an ordinary module."""
+    if not isinstance(module, ParallelModule):
+        return {}
+    session = module._hap_session
+    return {key: Lies(layout, session.group.rank) for key, layout in session.layouts().items()}
