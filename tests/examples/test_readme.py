@@ -10,7 +10,7 @@ from torch import nn
 import hap
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-TRAINING, CLUSTERS, PLANNING, CONSTRAINTS, MEMORY, CHECKING, CHECKPOINTS = re.findall(
+TRAINING, CLUSTERS, PLANNING, CONSTRAINTS, MEMORY, CHECKING, CHECKPOINTS, BIG = re.findall(
     r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
 )
 
@@ -98,3 +98,11 @@ def test_checkpoints(names):
     plain.load_state_dict(names["state"])
     assert plain(*example) == names["model"](*example)
     assert Path("exported/model.safetensors").exists()
+
+
+def test_big_models(names):
+    example = (names["x"], names["y"])
+    hap.export_safetensors(hap.parallelize(Regression(), ["V100"], example), "exported")
+    names |= {"build": Regression, "cluster": ["V100"]}
+    exec(BIG, names)
+    names["model"](*example).backward()

@@ -39,13 +39,6 @@ def test_other_number_of_devices() -> None:
         hap.parallelize(module, jobs.cluster(3))
 
 
-def test_meta_parameters() -> None:
-    with torch.device("meta"):
-        module = nn.Linear(2, 2)
-    with pytest.raises(HapError, match=r'"weight" is on the meta device: materialise'):
-        hap.parallelize(module, jobs.cluster(1))
-
-
 def test_twice() -> None:
     model, _ = alone()
     with pytest.raises(HapError, match="parallel already"):

@@ -79,22 +79,9 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
 
 def _shards(local: torch.Tensor, shape: tuple[int, ...], along: Along, rank: int) -> dict[torch.Size, torch.Tensor]:
     """The stretches of the split dimension that a rank has, by the place of their first element in the whole."""
-    total, mine, start = sum(along.units), along.units[rank], along.offset(rank)
-    stretches: list[tuple[int, int, int]] = []
-    if mine:
-        block_at = local_at = 0
-        for outer, inner in along.blocks:
-            for repeat in range(outer):
-                place, length = block_at + (repeat * total + start) * inner, mine * inner
-                if stretches and place == stretches[-1][0] + stretches[-1][2]:
-                    stretches[-1] = (*stretches[-1][:2], stretches[-1][2] + length)
-                else:
-                    stretches.append((place, local_at, length))
-                local_at += length
-            block_at += outer * total * inner
     return {
         torch.Size([place if dim == along.dim else 0 for dim in range(len(shape))]): local.detach().narrow(
-            along.dim, local_at, length
+            along.dim, start, length
         )
-        for place, local_at, length in stretches
+        for place, start, length in along.stretches(rank)
     }

@@ -48,6 +48,22 @@ class Along(NamedTuple):
         """The elements of each rank's share."""
         return tuple(math.prod(self.shape(shape, rank)) for rank in range(len(self.units)))
 
+    def stretches(self, rank: int) -> list[tuple[int, int, int]]:
+        """What a rank has of the dimension: where each stretch begins in the whole and in the share, and its length."""
+        total, mine, start = sum(self.units), self.units[rank], self.offset(rank)
+        found: list[tuple[int, int, int]] = []
+        block = local = 0
+        for outer, inner in self.blocks:
+            for repeat in range(outer if mine else 0):
+                place, length = block + (repeat * total + start) * inner, mine * inner
+                if found and place == sum(found[-1][::2]):
+                    found[-1] = (*found[-1][:2], found[-1][2] + length)
+                else:
+                    found.append((place, local, length))
+                local += length
+            block += outer * total * inner
+        return found
+
     def leads(self, shape: Sequence[int]) -> bool:
         """Whether the shares lie one after another in memory."""
         return len(self.blocks) == 1 and math.prod(shape[: self.dim]) * self.blocks[0][0] == 1

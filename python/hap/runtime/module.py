@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
 from hap.runtime.shards import named_state
 from hap.runtime.signature import Call
 from hap.runtime.step import StepFunction
+from hap.runtime.weights import Weights
 from hap.trace.inputs import check_examples, map_inputs
 
 if TYPE_CHECKING:
@@ -125,6 +127,7 @@ def parallelize(
     pin: Pins | None = None,
     forbid: Pins | None = None,
     optimiser: Optimiser = "Adam",
+    weights: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Train a module on several devices, each its share, with the same loss and gradients as on one.
 
@@ -156,7 +159,8 @@ def parallelize(
     through ``.data`` or NumPy: to change these, parallelize again.
 
     Args:
-        module: the module, with its parameters in memory.
+        module: the module, with its parameters in memory, or on the meta device: then each rank makes its shards only,
+            from ``weights``, or by the submodules' ``reset_parameters`` (Hugging Face's ``_init_weights``).
         devices: a cluster, or its devices in rank order. By default those of ``plan``, or else what there is: measured
             in some seconds, and remembered (:mod:`hap.profiling.cache`).
         example_inputs: positional arguments of one global batch: plans now; without them the first call plans.
@@ -169,6 +173,8 @@ def parallelize(
             first one must have all that they name.
         forbid: placements that they must not have, likewise.
         optimiser: what will train the parameters, for the prediction of memory, as for :func:`hap.plan`.
+        weights: safetensors that hold the parameters, a file or a folder (with Hugging Face's index where there are
+            several), in place of the module's. Each rank reads its slices. Buffers may be missing.
 
     Raises:
         RuntimeMismatchError: the number of processes is not that of the devices, an accelerator is another one than
@@ -219,7 +225,12 @@ def parallelize(
         ).to_json()
 
     seed = control.settle(lambda: signed(torch.initial_seed()), "agreeing on a seed")
-    session = control.together(lambda: Session(module, cluster, control, group, make_plan, seed), "taking the module")
+
+    def taken() -> Session:
+        read = None if weights is None else Weights(weights)
+        return Session(module, cluster, control, group, make_plan, seed, read)
+
+    session = control.together(taken, "taking the module")
     check_hardware(control, cluster, session.device)
     module._hap_session = session  # type: ignore[assignment]
     kind = type(module)

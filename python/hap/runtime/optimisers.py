@@ -31,6 +31,11 @@ def mark_shard(parameter: nn.Parameter, name: str) -> None:
         _registered = True
 
 
+def is_shard(parameter: torch.Tensor) -> bool:
+    """Whether a parameter has been marked."""
+    return hasattr(parameter, _MARK)
+
+
 def _check_optimiser(optimiser: torch.optim.Optimizer, *_: Any) -> None:
     """Before each step of any optimiser.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,14 @@ from hap.runtime.changes import Changes
 from hap.runtime.group import Group
 from hap.runtime.inspected import Inspected
 from hap.runtime.lower import lower
+from hap.runtime.materialise import check_sources, materialise
 from hap.runtime.placing import Layout, layout
 from hap.runtime.schedule import Property
-from hap.runtime.shards import check_real, check_replaceable, place, release
+from hap.runtime.shards import check_replaceable, place, release
 from hap.runtime.signature import WHOLE, Call
 from hap.runtime.step import Step
 from hap.runtime.twin import Twin
+from hap.runtime.weights import Weights
 
 if TYPE_CHECKING:
     from hap.cluster import Cluster
@@ -72,8 +75,16 @@ class Prepared:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module computes: where its first parameter or buffer is, or the CPU without any."""
-    return next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
+    """Where a module computes: where its first parameter or buffer is, or the CPU without any.
+
+    Modules on the meta device compute on the accelerator of this rank on its host, where there is one.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    device = next((tensor.device for tensor in tensors if not tensor.is_meta), None)
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device is None and tensors and accelerator is not None:
+        device = torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", "0")))
+    return device or torch.device("cpu")
 
 
 class Session:
@@ -86,6 +97,7 @@ class Session:
         group: the ranks, for tensors.
         make_plan: plans an annotated graph, run on rank 0; takes the axes, stored placements and fixed splits.
         seed: seed of the random numbers in the graph, of 64 bits, signed.
+        weights: a checkpoint that parameters and buffers are read from.
     """
 
     def __init__(
@@ -96,9 +108,11 @@ class Session:
         group: Group,
         make_plan: Callable[[AxisGraph, dict[str, Placements], Splits], str],
         seed: int,
+        weights: Weights | None = None,
     ) -> None:
-        check_real(module)
+        check_sources(module, weights)
         self.module = module
+        self.weights = weights
         self.cluster = cluster
         self.control = control
         self.group = group
@@ -247,6 +261,7 @@ class Session:
                 lambda: check_replaceable(self.module, stored if self.group.size > 1 else {}), "replacing parameters"
             )
             place(self.module, stored, self.group)
+            materialise(self.module, self.twin.module, stored, self.group, self.control, self.device, self.weights)
             self._stored = stored
             return
         for name, one in stored.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch import nn
 
 from hap.errors import HapError
 from hap.runtime.group import Group
-from hap.runtime.optimisers import mark_shard
+from hap.runtime.optimisers import is_shard, mark_shard
 from hap.runtime.placing import Layout
 
 
@@ -21,14 +22,12 @@ def named_state(module: nn.Module) -> dict[str, torch.Tensor]:
     return state
 
 
-def check_real(module: nn.Module) -> None:
-    """Raise where a parameter or buffer has no data."""
+def names_of(module: nn.Module) -> dict[int, tuple[list[str], torch.Tensor]]:
+    """Parameters and buffers by identity, each with all of its names."""
+    found: dict[int, tuple[list[str], torch.Tensor]] = {}
     for name, tensor in named_state(module).items():
-        if tensor.is_meta:
-            raise HapError(
-                f'"{name}" is on the meta device: materialise the module first, by module.to_empty(device=...) and its '
-                "initialisation or a checkpoint. Planning alone (hap.plan) works on the meta device."
-            )
+        found.setdefault(id(tensor), ([], tensor))[0].append(name)
+    return found
 
 
 def release(module: nn.Module) -> None:
@@ -80,38 +79,57 @@ def _held(name: str, reason: object) -> HapError:
 def place(module: nn.Module, layouts: dict[str, Layout], group: Group) -> None:
     """Give every rank its pieces of rank 0's parameters and buffers; tensors without a layout stay whole.
 
-    Parameters keep their identity (``torch.utils.swap_tensors``), so that optimisers made earlier stay valid. Ranks
-    start equal whatever they held before, as in DistributedDataParallel. A collective.
+    Ranks start equal whatever they held before, as in DistributedDataParallel. What is on the meta device stays there.
+    A collective.
 
     Raises:
         HapError: a parameter cannot be replaced, for example because a graph of an earlier call is still alive.
     """
-    seen: set[int] = set()
-    for name, tensor in named_state(module).items():
-        if id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        whole = tensor.detach()
-        if group.size > 1:
-            whole = whole.contiguous()
-            flat = whole.view(torch.uint8) if whole.dtype.itemsize == 1 else whole
-            if whole.numel():
-                dist.broadcast(flat, group_src=0, group=group.process_group)
-        layout = layouts.get(name)
-        if layout is not None and layout.along is not None and group.size > 1:
-            # A copy, so that nothing keeps the whole tensor in memory.
-            whole = layout.share(whole, group.rank).clone(memory_format=torch.contiguous_format)
-        if isinstance(tensor, nn.Parameter):
+    for names, tensor in names_of(module).values():
+        if not tensor.is_meta:
+            whole = tensor.detach()
+            if group.size > 1:
+                whole = whole.contiguous()
+                broadcast(whole, group)
+            layout = layout_of(names, layouts)
             if layout is not None and layout.along is not None and group.size > 1:
-                _swap(name, tensor, nn.Parameter(whole, requires_grad=tensor.requires_grad))
+                # A copy, so that nothing keeps the whole tensor in memory.
+                whole = layout.share(whole, group.rank).clone(memory_format=torch.contiguous_format)
+            put_piece(module, names[0], tensor, whole, layout, group)
+
+
+def layout_of(names: Sequence[str], layouts: Mapping[str, Layout]) -> Layout | None:
+    """How a tensor with these names lies."""
+    return next((layouts[name] for name in names if name in layouts), None)
+
+
+def broadcast(whole: torch.Tensor, group: Group) -> None:
+    """Make a tensor on all ranks what it is on rank 0, in place. A collective."""
+    flat = whole.view(torch.uint8) if whole.dtype.itemsize == 1 else whole
+    if whole.numel() and group.size > 1:
+        dist.broadcast(flat, group_src=0, group=group.process_group)
+
+
+def put_piece(
+    module: nn.Module, name: str, tensor: torch.Tensor, piece: torch.Tensor, layout: Layout | None, group: Group
+) -> None:
+    """Let a parameter or buffer be ``piece``, which is this rank's.
+
+    Parameters keep their identity (``torch.utils.swap_tensors``), so that optimisers made earlier stay valid.
+    """
+    split = layout is not None and layout.along is not None and group.size > 1
+    if isinstance(tensor, nn.Parameter):
+        if tensor.is_meta or piece.shape != tensor.shape or (split and not is_shard(tensor)):
+            _swap(name, tensor, nn.Parameter(piece, requires_grad=tensor.requires_grad))
+            if split:
                 mark_shard(tensor, name)
-            elif whole.data_ptr() != tensor.data_ptr():
-                with torch.no_grad():
-                    tensor.copy_(whole)
-        elif whole.shape != tensor.shape:
-            _set_buffer(module, tensor, whole)
-        elif whole.data_ptr() != tensor.data_ptr():
-            tensor.copy_(whole)
+        elif piece.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(piece)
+    elif tensor.is_meta or piece.shape != tensor.shape:
+        _set_buffer(module, tensor, piece)
+    elif piece.data_ptr() != tensor.data_ptr():
+        tensor.copy_(piece)
 
 
 def _swap(name: str, parameter: nn.Parameter, piece: nn.Parameter) -> None:
