@@ -1,11 +1,13 @@
 //! The Python extension module `hap._core`: JSON in, JSON out, and random words. See `python/hap/_core.pyi`.
 //!
 //! Every method releases the interpreter's lock while it works, and turns every error of the core into a
-//! `ValueError`. Those that may take long answer Ctrl-C, and report to a callback.
+//! `ValueError`, of a class of its own where a caller goes on. Those that may take long answer Ctrl-C, and report to a
+//! callback.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use pyo3::create_exception;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
@@ -31,6 +33,31 @@ use observer::observed;
 /// The solver makes and drops small tables by the ten thousand: a third of its time with the system's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+create_exception!(
+    hap._core,
+    LimitReachedError,
+    PyValueError,
+    "The limits ended a synthesis, or a solve, before it had found anything."
+);
+
+impl From<SynthesisError> for PyErr {
+    fn from(error: SynthesisError) -> Self {
+        match error {
+            SynthesisError::LimitReached { .. } => LimitReachedError::new_err(error.to_string()),
+            _ => value_error(error),
+        }
+    }
+}
+
+impl From<SolveError> for PyErr {
+    fn from(error: SolveError) -> Self {
+        match error {
+            SolveError::LimitReached { .. } => LimitReachedError::new_err(error.to_string()),
+            _ => value_error(error),
+        }
+    }
+}
 
 /// A training step, parsed and validated once.
 #[pyclass(name = "Graph", module = "hap._core", frozen)]
@@ -268,6 +295,7 @@ struct Solved {
 /// The extension module.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("LimitReachedError", module.py().get_type::<LimitReachedError>())?;
     module.add_class::<PyWarmStart>()?;
     module.add_class::<PyGraph>()?;
     module.add_function(wrap_pyfunction!(solve, module)?)?;

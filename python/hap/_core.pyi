@@ -11,7 +11,10 @@ entries visited, and the variables not yet decided. What it raises ends the call
 from collections.abc import Callable, Sequence
 from typing import final
 
-__all__ = ["Graph", "WarmStart", "random_words", "solve"]
+__all__ = ["Graph", "LimitReachedError", "WarmStart", "random_words", "solve"]
+
+class LimitReachedError(ValueError):
+    """The limits ended a synthesis, or a solve, before it had found anything."""
 
 @final
 class WarmStart:

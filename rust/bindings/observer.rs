@@ -1,7 +1,6 @@
 //! Ctrl-C and a callback while the core works.
 
 use std::cell::{Cell, RefCell};
-use std::error::Error;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 ///
 /// All of it in the calling thread: a thread of its own would give the allocator's memory back when it ends, and ask for
 /// it again page by page at the next call.
-pub(super) fn observed<T, E: Error>(
+pub(super) fn observed<T, E: Into<PyErr>>(
     callback: Option<&Py<PyAny>>,
     work: impl FnOnce(&Watch<'_>) -> Result<T, E>,
 ) -> PyResult<T> {
@@ -42,7 +41,7 @@ pub(super) fn observed<T, E: Error>(
     if let Some(error) = raised.into_inner() {
         return Err(error);
     }
-    let outcome = outcome.map_err(super::value_error)?;
+    let outcome = outcome.map_err(Into::into)?;
     visit(callback, latest.get())?;
     Ok(outcome)
 }

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from hap._core import WarmStart
+from hap._core import LimitReachedError, WarmStart
 from hap.balance import Machine, Shares, Simulation, Stages
 from hap.cluster import Cluster, Device
 from hap.errors import PlanError
@@ -21,8 +21,6 @@ _log = logging.getLogger("hap")
 
 # Numbers of the core have 64 bits.
 MOST = 2**64
-# What the core says where limits end a synthesis before it has a program.
-CUT_SHORT = "no program was found within the limits"
 
 Observer = Callable[[float, float, int, int], object]
 """Called during a synthesis with its bound, the cost of its best program, its work, and its open decisions."""
@@ -213,7 +211,7 @@ class Engine:
         try:
             text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), self.observer, warm)
         except ValueError as error:
-            if CUT_SHORT in str(error):
+            if isinstance(error, LimitReachedError):
                 self.search_gap = 1.0
             raise NoProgramError(f"no program: {error}") from error
         reply = msgspec.json.decode(text, type=_Reply)
