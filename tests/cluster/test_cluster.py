@@ -15,6 +15,19 @@ def test_devices_are_the_leaves_in_rank_order():
     assert [device.name for device in cluster.devices] == ["V100", "T4", "P100", "A10"]
 
 
+def test_devices_that_are_taken_away_leave_the_others_as_they_were():
+    inner = hap.Cluster(["T4", "A10"], link="NVLink 3")
+    cluster = hap.Cluster(["V100", inner, "P100"], link=LINK, overlap=0.5)
+    without = cluster.without([1, 3])
+    assert without == hap.Cluster(["V100", hap.Cluster(["A10"], link="NVLink 3")], link=LINK, overlap=0.5)
+    assert cluster.without([1, 2]) == hap.Cluster(["V100", "P100"], link=LINK, overlap=0.5)
+    assert cluster.without([]) == cluster
+    with pytest.raises(ClusterError, match=r"expected ranks from 0 to 3, got \[4\]"):
+        cluster.without([0, 4])
+    with pytest.raises(ClusterError, match="at least one device to stay"):
+        cluster.without(range(4))
+
+
 def test_of_normalises_what_users_write():
     cluster = hap.Cluster(["V100", "T4"])
     assert hap.Cluster.of(cluster) is cluster

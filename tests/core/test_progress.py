@@ -95,7 +95,7 @@ def test_a_plan_reports_its_phases_and_syntheses():
     plan = plan_axes(axes, CLUSTER, progress=reports.append)
     assert plan.to_json() == plan_axes(axes, CLUSTER).to_json()
     phases = list(dict.fromkeys(report.phase for report in reports))
-    assert phases[:2] == ["baselines", "start 1 of 3"]
+    assert phases[:2] == ["baselines", "start 1 of 4"]
     assert phases[-1] == "lower bound"
     found = [report for report in reports if report.cost < float("inf")]
     assert found
@@ -122,7 +122,7 @@ def test_what_the_callback_of_a_plan_raises_is_raised():
     assert seen == ["tracing"]
 
 
-@pytest.mark.parametrize("phase", ["baselines", "start 1 of 3", "lower bound"])
+@pytest.mark.parametrize("phase", ["baselines", "start 1 of 4", "lower bound"])
 @pytest.mark.parametrize("error", [NoProgramError("mine"), KeyboardInterrupt()])
 @pytest.mark.parametrize("at_a_synthesis", [False, True])
 def test_an_error_of_the_callback_is_never_taken_for_one_of_the_search(phase, error, at_a_synthesis):

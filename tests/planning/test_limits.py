@@ -1,17 +1,21 @@
 """Searches cut short by limits say so, and their bounds are true; less memory never makes a plan faster."""
 
 import itertools
+import json
 import logging
 import math
 import re
 
 import pytest
 
+from hap import _core
 from hap.cluster import Cluster, Device, Link
 from hap.errors import PlanError
 from hap.planning import plan_axes
-from hap.planning.engine import Limits
+from hap.planning.alternation import alternate
+from hap.planning.engine import CutShortError, Limits
 from hap.planning.problem import first_prices
+from hap.planning.progress import Progress
 from hap.planning.setup import make_problem
 from tests.planning.graphs import axes_of, random_axes
 
@@ -61,6 +65,44 @@ def test_a_plan_cut_short_says_so(caplog):
     seconds = whole.engine.simulate(best.program, plan.splits).seconds
     assert plan.lower_bound <= seconds * (1 + 1e-9)
     assert plan.lower_bound < plan.predicted_time * (1 - 1e-6)
+
+
+def test_a_search_without_any_program_says_whether_limits_ended_it():
+    # Eight that must differ, of seven: nothing fits, which takes some search to prove.
+    allowed = [None if one == other else 1.0 for one in range(7) for other in range(7)]
+    factors = [{"scope": list(pair), "costs": allowed} for pair in itertools.combinations(range(8), 2)]
+    text = json.dumps({"format": "hap-cfn-1", "name": "", "domains": [7] * 8, "factors": factors})
+    with pytest.raises(_core.LimitReachedError, match="no assignment was found within the limits"):
+        _core.solve(text, '{"work": 0}')
+    with pytest.raises(ValueError, match="no assignment is allowed") as raised:
+        _core.solve(text, "{}")
+    assert not isinstance(raised.value, _core.LimitReachedError)
+
+    class Hard:
+        """A core that limits end at each search but the third."""
+
+        def __init__(self, graph):
+            self.graph, self.calls = graph, 0
+
+        def synthesise(self, *arguments):
+            self.calls += 1
+            return self.graph.synthesise(*arguments) if self.calls == 3 else _core.solve(text, '{"work": 0}')
+
+        def __getattr__(self, name):
+            return getattr(self.graph, name)
+
+    problem = make_problem(axes_of("mlp"), cluster(3e9, 1e9))
+    problem.engine.graph = Hard(problem.engine.graph)
+    arguments = problem.even, first_prices(problem, problem.even), problem.constraints
+    for _ in range(2):
+        with pytest.raises(CutShortError, match="no program: no assignment was found within the limits"):
+            problem.engine.synthesise(*arguments)
+    assert problem.engine.search_gap == 1.0
+    starts = [problem.even, problem.proportional]
+    with Progress() as progress:
+        assert alternate(problem, starts, [], progress)[0].simulation.seconds > 0.0
+        with pytest.raises(CutShortError):
+            alternate(problem, starts, [], progress)
 
 
 @pytest.mark.parametrize(("batch", "hidden"), [(512, 32), (64, 64)])

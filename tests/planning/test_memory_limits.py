@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hap.cluster import Cluster, Device, Link
 from hap.planning import plan_axes
-from hap.planning.engine import Engine, Limits, MemoryPrices, NoProgramError, Prices
+from hap.planning.engine import CutShortError, Engine, Limits, MemoryPrices, Prices
 from hap.planning.ladder import Ladder, Seen, climb
 from hap.planning.memory import fit, raise_bound
 from hap.planning.problem import Candidate, Problem, candidate, first_prices
@@ -100,7 +100,7 @@ def test_limits_do_not_lose_a_plan_that_fits(after: int, monkeypatch: pytest.Mon
     def failing(engine: Engine, splits: object, prices: Prices, constraints: object) -> object:
         asked.extend([prices] if prices.memory is not None else [])
         if prices.memory is not None and len(asked) > after:
-            raise NoProgramError("no program: no program was found within the limits")
+            raise CutShortError("no program: the test ends this search")
         return synthesise(engine, splits, prices, constraints)
 
     monkeypatch.setattr(Engine, "synthesise", failing)

@@ -104,6 +104,26 @@ class Cluster:
         inner = (link for member in self.members if isinstance(member, Cluster) for link in member.links)
         return (*((self.link,) if len(self.members) > 1 else ()), *inner)
 
+    def without(self, ranks: Iterable[int]) -> Cluster:
+        """The cluster without some of its devices; those that stay keep their order.
+
+        Raises:
+            ClusterError: a rank is not that of a device, or no device stays.
+        """
+        removed = frozenset(ranks)
+        if odd := removed - set(range(len(self.devices))):
+            raise ClusterError(f"Cluster.without: expected ranks from 0 to {len(self.devices) - 1}, got {sorted(odd)}")
+        if len(removed) == len(self.devices):
+            raise ClusterError("Cluster.without: expected at least one device to stay, got all of them")
+        members, first = list[Device | Cluster](), 0
+        for member in self.members:
+            count = len(member.devices) if isinstance(member, Cluster) else 1
+            inside = {rank - first for rank in removed if first <= rank < first + count}
+            first += count
+            if len(inside) < count:
+                members.append(member.without(inside) if isinstance(member, Cluster) else member)
+        return Cluster(members, link=self.link, overlap=self.overlap, collectives=self.collectives)
+
     def to_json(self) -> str:
         """The cluster in the format ``hap-cluster-1``; equal clusters give equal text."""
         from hap.cluster import file

@@ -201,6 +201,8 @@ def make_plan(problem: Problem, found: Found, axes: AxisGraph) -> Plan:
         rounding_loss=best.rounding_loss or 0.0,
         baselines={baseline.name: baseline.seconds for baseline in found.baselines},
         obstacles={baseline.name: baseline.obstacle for baseline in found.baselines if baseline.obstacle is not None},
+        with_all=found.with_all,
+        faster_without=found.faster_without,
         replicated=axes.without_rule,
         forbidden_axes=problem.constraints.forbidden_axes,
         required_axis=problem.constraints.require_axis,

@@ -80,6 +80,10 @@ class NoProgramError(PlanError):
     """The core has found no program: no choices fit together, or the limits are too small to find any."""
 
 
+class CutShortError(NoProgramError):
+    """The limits ended the search before it had found any program."""
+
+
 class Constraints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a program may use.
 
@@ -195,11 +199,15 @@ class Engine:
         # By constraints, and whether memory has prices: under others the synthesis has other choices.
         self._warm: dict[tuple[bytes, bool], WarmStart] = {}
 
+    def on(self, cluster: Cluster) -> Engine:
+        """The same graph on another cluster, under the same limits; nobody observes it."""
+        return Engine(self.graph, cluster, optimiser_tensors=self.optimiser_tensors, limits=self._limits)
+
     def synthesise(self, splits: Splits, prices: Prices, constraints: Constraints) -> Synthesis:
         """The cheapest program under these splits and prices.
 
         Raises:
-            NoProgramError: no program satisfies the constraints.
+            NoProgramError: no program satisfies the constraints, or (:class:`CutShortError`) limits ended the search.
         """
         request = {"splits": splits, "prices": prices, "constraints": constraints, "random": None}
         limits = msgspec.to_builtins(self._limits)
@@ -210,9 +218,10 @@ class Engine:
         started = time.perf_counter()
         try:
             text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), self.observer, warm)
+        except LimitReachedError as error:
+            self.search_gap = 1.0
+            raise CutShortError(f"no program: {error}") from error
         except ValueError as error:
-            if isinstance(error, LimitReachedError):
-                self.search_gap = 1.0
             raise NoProgramError(f"no program: {error}") from error
         reply = msgspec.json.decode(text, type=_Reply)
         seconds = time.perf_counter() - started
@@ -249,15 +258,20 @@ class Engine:
 
 
 class ProgramEvaluator:
-    """A :class:`hap.balance.Evaluator` of one program."""
+    """A :class:`hap.balance.Evaluator` of one program. Remembers its stages."""
 
     def __init__(self, engine: Engine, program: str) -> None:
         self._engine = engine
         self._program = program
+        self._stages: dict[bytes, Stages] = {}
 
     def stages(self, shares: Shares) -> Stages:
         """The program's stages, linearised at these shares."""
-        return self._engine.stages(self._program, shares)
+        key = msgspec.json.encode(shares)
+        found = self._stages.get(key)
+        if found is None:
+            found = self._stages[key] = self._engine.stages(self._program, shares)
+        return found
 
     def simulate(self, splits: Splits) -> Simulation:
         """The program's step under these splits."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hap.errors import PlanError
+from hap.planning.alternation import alternate, thetas
 from hap.planning.baselines import Baseline, baselines
 from hap.planning.engine import MemoryPrices, NoProgramError, Prices
 from hap.planning.memory import fit, raise_bound, report_excess
@@ -14,16 +15,11 @@ from hap.planning.pins import Pin, conflict
 from hap.planning.prices import ascend, busiest, loads
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.planning.progress import Progress
+from hap.planning.subsets import Without, faster_without, with_all
 from hap.program import Splits
 
 _log = logging.getLogger("hap")
 
-# Rounds of synthesis and balance from one start.
-ROUNDS = 4
-# A round must gain this fraction for another one to follow.
-WORTH_A_ROUND = 1e-3
-# Bytes of a device whose memory does not count.
-ROOMY = 2.0**60
 # Syntheses under the final splits that raise the lower bound, at most.
 BOUND_STEPS = 8
 # Fewer are done after so many that raised it by less than this fraction.
@@ -33,11 +29,21 @@ WORTH_A_STEP = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best program and splits, the best lower bound under these splits, and the baselines."""
+    """What the search found.
+
+    Attributes:
+        best: the best program and splits.
+        bound: the best lower bound under these splits.
+        baselines: the well-known strategies.
+        with_all: seconds per step of the fastest plan seen in which every device has a share; ``None`` without any.
+        faster_without: devices without which a job would be faster; ``None`` where no such are known.
+    """
 
     best: Candidate
     bound: float
     baselines: list[Baseline]
+    with_all: float | None
+    faster_without: Without | None
 
 
 def search(problem: Problem, progress: Progress) -> Found:
@@ -71,21 +77,13 @@ def _search(problem: Problem, progress: Progress) -> Found:
     capacity = problem.engine.machine.capacity
     progress.update("baselines")
     known = baselines(problem)
-    starts, tried = _starts(problem), list[Candidate]()
-    for number, start in enumerate(starts):
-        progress.update(f"start {number + 1} of {len(starts)}")
-        try:
-            _alternate(problem, start, tried)
-        except NoProgramError:
-            # Under limits another start may still lead to a program.
-            if number == len(starts) - 1 and not tried:
-                raise
-    tried.sort(key=lambda found: found.simulation.seconds)
+    strategies = [baseline.candidate for baseline in known if baseline.candidate is not None]
+    starts = _starts(problem)
+    tried = alternate(problem, starts, strategies, progress)
     best, memory = tried[0], None
     if best.simulation.excess(capacity) > 0.0:
         progress.update("memory")
-        tried += [baseline.candidate for baseline in known if baseline.candidate is not None]
-        best, memory = fit(problem, tried, [problem.split(capacity), *starts[1:]])
+        best, memory = fit(problem, [*tried, *strategies], [problem.split(capacity), *starts[1:]])
     for baseline in known:
         if baseline.candidate is not None and baseline.candidate.better_than(best, capacity):
             _log.info("baseline %s beats the search so far; balancing it", baseline.name)
@@ -103,44 +101,25 @@ def _search(problem: Problem, progress: Progress) -> Found:
             "and there may be a better plan; raise limits",
             100.0 * gap / (1.0 - gap),
         )
-    return Found(best, bound, known)
+    all_seen = [best, *tried, *strategies]
+    return Found(best, bound, known, with_all(all_seen, capacity), faster_without(problem, best, strategies))
 
 
 def _starts(problem: Problem) -> list[Splits]:
-    """In proportion to speed, even, without the slowest kind of device, and with the fastest alone."""
-    machine = problem.engine.machine
-    slowest, fastest = min(machine.speeds), max(machine.speeds)
-    starts = [problem.proportional, problem.even]
-    if slowest < fastest:
-        starts.append(problem.split([speed if speed > slowest else 0.0 for speed in machine.speeds]))
-        starts.append(problem.split([speed if speed == fastest else 0.0 for speed in machine.speeds]))
+    """In proportion to speed, even, without the slowest kind of device, the fastest alone, and by memory's bandwidth.
+
+    Shares in proportion to memory are tried where it is scarce.
+    """
+    speeds = problem.engine.machine.speeds
+    weights = [
+        list(speeds),
+        [1.0] * len(speeds),
+        [speed * (speed > min(speeds)) for speed in speeds],
+        [speed * (speed == max(speeds)) for speed in speeds],
+        [device.memory_bandwidth for device in problem.engine.cluster.devices],
+    ]
+    starts = [problem.split(one) for one in weights if any(one)]
     return [splits for number, splits in enumerate(starts) if splits not in starts[:number]]
-
-
-def _alternate(problem: Problem, start: Splits, tried: list[Candidate]) -> None:
-    """Synthesis under the splits, balance of the program, and again with the duals as prices; memory has no limit."""
-    roomy = replace(problem.engine.machine, capacity=(ROOMY,) * len(problem.engine.machine))
-    splits, weights = start, first_prices(problem, start).weights
-    previous: Candidate | None = None
-    for _ in range(ROUNDS):
-        made: Candidate | None = None
-        for theta in _thetas(problem):
-            synthesis = problem.engine.synthesise(splits, Prices(weights, theta), problem.constraints)
-            found = candidate(problem, synthesis, splits)
-            if found.better_than(made, roomy.capacity):
-                made = found
-        assert made is not None
-        found = balanced(problem, made, roomy)
-        tried.append(found)
-        if previous and found.simulation.seconds >= previous.simulation.seconds * (1.0 - WORTH_A_ROUND):
-            break
-        assert found.weights is not None
-        previous, splits, weights = found, found.splits, found.weights
-
-
-def _thetas(problem: Problem) -> tuple[float, ...]:
-    """Without overlap the whole of the computation and the whole of the communication count: 1 is best."""
-    return (1.0,) if problem.engine.cluster.overlap == 0.0 else (1.0, 0.5)
 
 
 def _raise_bound(problem: Problem, best: Candidate, memory: MemoryPrices | None) -> tuple[Candidate, float]:
@@ -153,7 +132,7 @@ def _raise_bound(problem: Problem, best: Candidate, memory: MemoryPrices | None)
     engine = problem.engine
     capacity, overlap = engine.machine.capacity, engine.cluster.overlap
     splits = best.splits
-    prices = Prices(best.weights or first_prices(problem, splits).weights, _thetas(problem)[-1])
+    prices = Prices(best.weights or first_prices(problem, splits).weights, thetas(problem)[-1])
     anchor, bound, failures = prices, 0.0, 0
     busy = loads(best.simulation, overlap)
     for step in range(BOUND_STEPS):

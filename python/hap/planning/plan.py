@@ -13,6 +13,7 @@ from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
 from hap.placement import parse
 from hap.planning.pins import shard_dim
+from hap.planning.subsets import Without, left_out
 from hap.program import Compute, Convert, Program, Replicated, Splits
 
 FORMAT: Final = "hap-plan-1"
@@ -84,6 +85,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         baselines: seconds per step of well-known strategies; ``None`` where one does not fit or cannot be expressed.
         obstacles: why, by name of each of these: ``memory`` where the strategy does not fit the devices' memory,
             ``impossible`` where this model cannot be trained so under the constraints.
+        with_all: seconds per step of the fastest plan seen in which every device has a share; ``None`` without any.
+        faster_without: devices that cost more than they give even without a share, since every device of a job runs the
+            program and its collectives: a job without them is faster. ``None`` where no such are known.
         replicated: operators that every device computes whole, because no rule covers them.
         synthesis_time: seconds of the last synthesis; not stored in files, ``None`` after loading.
     """
@@ -103,6 +107,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     rounding_loss: float
     baselines: dict[str, float | None]
     obstacles: dict[str, Obstacle] = {}
+    with_all: float | None = None
+    faster_without: Without | None = None
     replicated: tuple[Replicated, ...] = ()
     forbidden_axes: tuple[str, ...] = ()
     required_axis: str | None = None
@@ -131,6 +137,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def splits(self) -> Splits:
         """Units of each axis by device."""
         return self.stage.splits
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Ranks of the devices that have no share of anything that the program splits."""
+        return left_out(self.program, self.splits)
 
     def __str__(self) -> str:
         from hap.planning.text import plan_text
@@ -214,6 +225,13 @@ def _check(plan: Plan) -> None:
         if len(getattr(plan, field)) != count:
             raise PlanError(f"{field}: expected one entry per device ({count}), got {len(getattr(plan, field))}")
     times = {"predicted_time": plan.predicted_time, "lower_bound": plan.lower_bound, "search_gap": plan.search_gap}
+    if plan.with_all is not None:
+        times["with_all"] = plan.with_all
+    if plan.faster_without is not None:
+        times["faster_without.seconds"] = plan.faster_without.seconds
+        ranks = plan.faster_without.devices
+        if len(set(ranks)) != len(ranks) or not all(0 <= rank < count for rank in ranks):
+            raise PlanError(f"faster_without.devices: expected different ranks below {count}, got {list(ranks)}")
     times |= {f"baselines.{name}": seconds for name, seconds in plan.baselines.items() if seconds is not None}
     for field, value in times.items():
         if value < 0.0:

@@ -45,10 +45,9 @@ class Problem:
         """Every axis split in proportion to ``weights``, fixed ones as they are."""
         total = sum(weights)
         shares = [weight / total for weight in weights]
-        return {
-            axis: list(self.fixed[axis]) if axis in self.fixed else largest_remainder(shares, size)
-            for axis, size in self.sizes.items()
-        }
+        # Many axes have one size.
+        units = {size: largest_remainder(shares, size) for size in {*self.sizes.values()}}
+        return {axis: list(self.fixed.get(axis, units[size])) for axis, size in self.sizes.items()}
 
     @property
     def even(self) -> Splits:

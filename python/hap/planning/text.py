@@ -12,9 +12,10 @@ stands where it is made. What is freed and made again bears its name again::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from hap.planning.subsets import split_axes
 from hap.program import Compute, Convert, Free, InputInstruction, Placements, Program
 from hap.units import bytes_text, seconds_text
 
@@ -89,6 +90,7 @@ def _header(plan: Plan) -> Iterator[str]:
         for name, seconds in plan.baselines.items()
     )
     yield f"# baselines: {', '.join(baselines) or 'none'}"
+    yield from _subsets(plan)
     if plan.forbidden_axes:
         yield f"# forbidden axes: {', '.join(plan.forbidden_axes)}"
     if plan.required_axis is not None:
@@ -102,7 +104,7 @@ def _header(plan: Plan) -> Iterator[str]:
     )
     yield f"# predicted memory: {', '.join(limits)}"
     groups: dict[tuple[int, ...], list[str]] = {}
-    for axis in _axes(plan.program):
+    for axis in split_axes(plan.program):
         groups.setdefault(tuple(plan.splits[axis]), []).append(axis)
     for units, axes in groups.items():
         yield f"# split {' '.join(str(count) for count in units)}: {', '.join(axes)}"
@@ -114,15 +116,28 @@ def _header(plan: Plan) -> Iterator[str]:
         yield f"# no rule, whole on every device: {target.removesuffix('.default')} ({', '.join(names)}){where}"
 
 
+def _subsets(plan: Plan) -> Iterator[str]:
+    """Which devices cost more than they give."""
+    if plan.left_out:
+        cost = "" if plan.with_all is None else f"; with a share for all {seconds_text(plan.with_all)}"
+        yield f"# without a share: {_ranks(plan, plan.left_out)}{cost}"
+    if plan.faster_without is not None:
+        ranks, seconds = plan.faster_without.devices, seconds_text(plan.faster_without.seconds)
+        yield (
+            f"# faster in a job without {_ranks(plan, ranks)}: at most {seconds}; "
+            f"plan again with devices=plan.cluster.without({list(ranks)})"
+        )
+
+
+def _ranks(plan: Plan, ranks: Sequence[int]) -> str:
+    """Such as ``devices 2, 3 (2 x P100)``."""
+    names = [plan.cluster.devices[rank].name for rank in ranks]
+    return f"device{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))} ({', '.join(_counted(names))})"
+
+
 def _described(link: Link) -> str:
     figures = f"{link.bandwidth / 1e9:.3g} GB/s, latency {seconds_text(link.latency)}"
     return figures if link.name is None else f"{link.name}, {figures}"
-
-
-def _axes(program: Program) -> list[str]:
-    """The axes that the program splits something along, in order of first use."""
-    axes = (getattr(instruction, "axis", None) for instruction in program.instructions)
-    return list(dict.fromkeys(axis for axis in axes if axis is not None))
 
 
 def _counted(names: Iterable[str]) -> Iterator[str]:
