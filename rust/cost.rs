@@ -42,6 +42,8 @@ pub struct Transfer {
     pub axis: Option<usize>,
     /// The axis that becomes sharded by an all-to-all; without one, shares are passed on round all devices.
     pub target: Option<usize>,
+    /// Whether the shares lie one after another in memory: along a tensor's leading axis.
+    pub leads: bool,
 }
 
 impl Transfer {
@@ -64,6 +66,7 @@ impl Transfer {
                 Conversion::AllToAll => Conversion::axis(node, to, &[]),
                 _ => None,
             },
+            leads: [from, to].iter().any(|ends| matches!(ends, [Placement::Shard(0)])),
         }
     }
 
@@ -76,6 +79,7 @@ impl Transfer {
             bytes: collective.bytes,
             axis: collective.axis,
             target: None,
+            leads: false,
         }
     }
 }

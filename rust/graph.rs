@@ -164,7 +164,7 @@ pub struct Operator {
     /// Family of operators that devices are measured for, such as `matmul`; none for most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
-    /// Whether it only renames indices (view, permute): it costs nothing.
+    /// Whether its results are views of its first operand (permute, slice, expand): it costs nothing.
     pub layout: bool,
     /// Every way to run it; the first is the replicated one.
     pub choices: Vec<Choice>,

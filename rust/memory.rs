@@ -12,10 +12,11 @@
 //!   value of its own. Results of layout operators alias their first operand: no memory of their own, but it lives
 //!   as long as they do. What is freed and made again is two values, each with its own life: a free ends none by
 //!   itself, since memory is given back at the last reader of a value and of its views;
-//! * *buffers*: the largest communication buffer of any collective, as if it were kept for the whole step:
-//!   padded gathers and scatters hold the largest share once per device and once more; grouped ones hold the tensor
-//!   once; an exchange holds what is sent and what is received; an all-reduce works in its result. Inside a composite
-//!   operator the result counts as well, since it is no value of the program.
+//! * *buffers*: what a collective needs beside its operand and result, while it runs. Shares that are padded are held
+//!   once per device, and once more where they are made so; a grouped gather or an exchange holds what is sent and
+//!   what is received. Where the shares lie one after another in memory (along a leading axis), what is received is the
+//!   result itself, or what is sent the operand; an all-reduce works in its result. Inside a composite operator the
+//!   result counts as well, since it is no value of the program.
 //!
 //! The peak is that of the sum, over the instructions.
 
@@ -108,7 +109,7 @@ pub fn peaks(
                 parts: MemoryParts::default(),
                 slopes: vec![0.0; graph.axes.len()],
             };
-            let moment = busiest(&local, program, &storages);
+            let moment = local.busiest(devices, program, &storages);
             for storage in storages.iter().filter(|storage| storage.lives_at(moment)) {
                 let value = &program.values[storage.value];
                 let bytes = local.add(value, 1.0, &mut peak.slopes);
@@ -122,7 +123,11 @@ pub fn peaks(
                     peak.parts.optimiser += local.add(value, factor, &mut peak.slopes);
                 }
             }
-            peak.parts.buffers = largest_buffer(&local, devices, program, &mut peak.slopes);
+            if let Some(step) = program.steps.get(moment) {
+                let (bytes, slopes) = buffer_of(&local, devices, program, step);
+                peak.parts.buffers = bytes;
+                slopes.iter().for_each(|(axis, slope)| peak.slopes[*axis] += slope);
+            }
             peak
         })
         .collect()
@@ -224,30 +229,7 @@ fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
     storages.list
 }
 
-/// The bytes that a device holds at each instruction, beside optimiser state and buffers.
-fn held(local: &Local, program: &ValidProgram, storages: &[Storage]) -> Vec<f64> {
-    let mut change = vec![0.0; program.steps.len() + 1];
-    for storage in storages {
-        let bytes = local.bytes(&program.values[storage.value]);
-        change[storage.born] += bytes;
-        change[storage.dies + 1] -= bytes;
-    }
-    change.pop();
-    let mut held = 0.0;
-    for bytes in &mut change {
-        held += *bytes;
-        *bytes = held;
-    }
-    change
-}
-
-/// The instruction at which a device holds the most; the first of several.
-fn busiest(local: &Local, program: &ValidProgram, storages: &[Storage]) -> usize {
-    let held = held(local, program, storages);
-    (1..held.len()).fold(0, |most, moment| if held[moment] > held[most] { moment } else { most })
-}
-
-/// By device and instruction: all bytes that it holds, the optimiser's state and the largest buffer included.
+/// By device and instruction: all bytes that it holds, the optimiser's state included.
 pub fn over_program(
     graph: &Graph,
     shares: &Shares,
@@ -260,9 +242,8 @@ pub fn over_program(
     let peaks = peaks(graph, shares, devices, &members, program, optimiser_tensors);
     let lines = peaks.iter().enumerate().map(|(device, peak)| {
         let local = Local { graph, shares, device };
-        let always = peak.parts.optimiser + peak.parts.buffers;
-        let held = held(&local, program, &storages);
-        held.into_iter().map(|bytes| bytes + always).collect()
+        let held = local.held(devices, program, &storages);
+        held.into_iter().map(|bytes| bytes + peak.parts.optimiser).collect()
     });
     lines.collect()
 }
@@ -275,6 +256,29 @@ struct Local<'a> {
 }
 
 impl Local<'_> {
+    /// The bytes held at each instruction, beside the optimiser's state.
+    fn held(&self, devices: usize, program: &ValidProgram, storages: &[Storage]) -> Vec<f64> {
+        let mut change = vec![0.0; program.steps.len() + 1];
+        for storage in storages {
+            let bytes = self.bytes(&program.values[storage.value]);
+            change[storage.born] += bytes;
+            change[storage.dies + 1] -= bytes;
+        }
+        let mut held = 0.0;
+        let steps = program.steps.iter().zip(change);
+        let held = steps.map(|(step, bytes)| {
+            held += bytes;
+            held + buffer_of(self, devices, program, step).0
+        });
+        held.collect()
+    }
+
+    /// The instruction at which the most is held; the first of several.
+    fn busiest(&self, devices: usize, program: &ValidProgram, storages: &[Storage]) -> usize {
+        let held = self.held(devices, program, storages);
+        (1..held.len()).fold(0, |most, moment| if held[moment] > held[most] { moment } else { most })
+    }
+
     /// The axis that a value is sharded along, if any.
     fn axis(&self, value: &Value) -> Option<usize> {
         match value.placements.as_slice() {
@@ -300,19 +304,6 @@ impl Local<'_> {
 
 /// Bytes and their slopes by axis.
 type Bytes = (f64, Vec<(usize, f64)>);
-
-/// Bytes of the largest communication buffer; adds its slopes.
-fn largest_buffer(local: &Local, devices: usize, program: &ValidProgram, slopes: &mut [f64]) -> f64 {
-    let buffers = program
-        .steps
-        .iter()
-        .map(|step| buffer_of(local, devices, program, step));
-    let (bytes, slope) = buffers.fold((0.0, Vec::new()), larger);
-    for (axis, slope) in slope {
-        slopes[axis] += slope;
-    }
-    bytes
-}
 
 /// The first of equal ones.
 fn larger(one: Bytes, other: Bytes) -> Bytes {
@@ -351,22 +342,28 @@ fn buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
     let Some(axis) = axis else {
         return (0.0, Vec::new());
     };
-    let (count, share) = (devices as f64, local.shares[axis][local.device]);
+    let (count, shares) = (devices as f64, &local.shares[axis]);
+    let share = shares[local.device];
+    // The whole tensor as it is sent or received, where it does not lie so.
+    let turned = if transfer.leads { 0.0 } else { bytes };
     match (transfer.conversion, transfer.implementation) {
         (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Padded) => {
-            let largest = local.shares[axis].iter().copied().fold(0.0, f64::max);
-            let held = (count + 1.0) * bytes;
+            let largest = shares.iter().copied().fold(0.0, f64::max);
+            if shares.iter().all(|share| *share == largest) {
+                return (turned, Vec::new());
+            }
             // The padding follows the largest share: only the device that has it can change it.
-            let slopes = if share == largest {
-                vec![(axis, held)]
-            } else {
-                Vec::new()
-            };
-            (held * largest, slopes)
+            match share == largest {
+                true => (count * bytes * largest, vec![(axis, count * bytes)]),
+                false => ((count + 1.0) * bytes * largest, Vec::new()),
+            }
         }
-        (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Grouped) => (bytes, Vec::new()),
-        (Conversion::AllGather, _) => (bytes * (1.0 + share), vec![(axis, bytes)]),
-        (Conversion::ReduceScatter, _) => (bytes * (1.0 + count * share), vec![(axis, count * bytes)]),
+        (Conversion::AllGather, Implementation::Grouped) => (turned, Vec::new()),
+        (Conversion::ReduceScatter, Implementation::Grouped) => (bytes * (1.0 - share), vec![(axis, -bytes)]),
+        // A copy for each device, or what each sends.
+        (Conversion::AllGather | Conversion::ReduceScatter, _) => {
+            (turned + count * share * bytes, vec![(axis, count * bytes)])
+        }
         // What is sent, and what is received: by another axis, or the share of the device before.
         (_, _) => {
             let target = transfer.target.unwrap_or(axis);

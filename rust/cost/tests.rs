@@ -365,7 +365,7 @@ proptest! {
         }
         let collectives = [Conversion::AllGather, Conversion::ReduceScatter].map(|conversion| {
             let implementation = Implementation::Padded;
-            Transfer { conversion, implementation, bytes: 64.0, axis: Some(random.below(3)), target: None }
+            Transfer { conversion, implementation, bytes: 64.0, axis: Some(random.below(3)), target: None, leads: false }
         });
         for transfer in collectives {
             let slowest = (0..count).map(|device| costs.transfer_affine(&transfer, device).value).fold(0.0, f64::max);

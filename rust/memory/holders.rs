@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Local, Part, buffer_of, busiest, optimiser_factor, storages, trained};
+use super::{Local, Part, buffer_of, optimiser_factor, storages, trained};
 use crate::graph::Graph;
 use crate::placement::Placements;
 use crate::shares::Shares;
@@ -59,7 +59,7 @@ pub fn holders(
     };
     let of_device = |device: usize| {
         let local = Local { graph, shares, device };
-        let moment = busiest(&local, program, &storages);
+        let moment = local.busiest(devices, program, &storages);
         let mut found = Vec::new();
         for storage in storages.iter().filter(|storage| storage.lives_at(moment)) {
             let value = &program.values[storage.value];
@@ -75,13 +75,19 @@ pub fn holders(
                 found.push(holder(Purpose::Optimiser, storage.value, factor * bytes));
             }
         }
-        let buffers = program.steps.iter().filter_map(|step| match step {
-            Step::Convert { write, .. } => Some((*write, buffer_of(&local, devices, program, step).0)),
-            Step::Compute { writes, .. } => Some((*writes.first()?, buffer_of(&local, devices, program, step).0)),
-            Step::Input { .. } | Step::Free { .. } | Step::Output { .. } => None,
-        });
-        let largest = buffers.reduce(|largest, other| if other.1 > largest.1 { other } else { largest });
-        found.extend(largest.map(|(value, bytes)| holder(Purpose::Buffer, value, bytes)));
+        let step = program.steps.get(moment);
+        let made = match step {
+            Some(Step::Convert { write, .. }) => Some(*write),
+            Some(Step::Compute { writes, .. }) => writes.first().copied(),
+            _ => None,
+        };
+        if let (Some(step), Some(made)) = (step, made) {
+            found.push(holder(
+                Purpose::Buffer,
+                made,
+                buffer_of(&local, devices, program, step).0,
+            ));
+        }
         found.retain(|holder| holder.bytes > 0.0);
         found.sort_by(|one, other| other.bytes.total_cmp(&one.bytes).then(one.part.cmp(&other.part)));
         found.truncate(count);

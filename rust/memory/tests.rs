@@ -102,18 +102,16 @@ fn sharded_storage_shrinks_parameters_gradients_and_optimiser() {
     ];
     let parts = peak(&graph, &lines, 0, 2);
     assert_eq!((parts.parameters, parts.optimiser), (128.0, 256.0));
-    // Most is held when g is made: x, t and its slice, y, partial sums of g. (And, as much, when those are reduced.)
+    // Most is held while g is reduced: x, t, y, partial sums of g, and its share.
     assert_eq!(
         (parts.activations, parts.gradients),
-        (128.0 + 256.0 + 128.0 + 128.0 + 256.0, 0.0)
+        (128.0 + 256.0 + 128.0 + 256.0, 128.0)
     );
-    // Padded: the largest share once per device and once more. That is more than the exchange's whole tensor and
-    // three shares.
-    assert_eq!(parts.buffers, f64::max(4.0 * 128.0, 256.0 + 3.0 * 128.0));
-    assert_eq!(
-        peak(&graph, &lines, 1, 2).buffers,
-        f64::max(4.0 * 128.0, 256.0 + 3.0 * 64.0)
-    );
+    // What is sent lies as the tensor does; a share is received from each device.
+    assert_eq!(parts.buffers, 3.0 * 128.0);
+    // Here most is held while w is gathered: the share is padded, and each device's padded share arrives.
+    let parts = peak(&graph, &lines, 1, 2);
+    assert_eq!((parts.activations, parts.buffers), (64.0 + 256.0 + 256.0, 4.0 * 128.0));
 }
 
 #[test]
@@ -243,10 +241,43 @@ fn an_all_to_all_holds_what_is_sent_and_received() {
         2,
     );
     assert_eq!((parts.activations, parts.buffers), (256.0, 256.0));
-    let grouped = peak(&graph, &["input x S0", "convert x S0 R grouped", "output x x R"], 1, 2);
-    assert_eq!((grouped.activations, grouped.buffers), (64.0 + 256.0, 256.0));
-    let exchange = peak(&graph, &["input x S0", "convert x S0 R exchange", "output x x R"], 1, 2);
-    assert_eq!(exchange.buffers, 256.0 + 64.0);
+}
+
+#[test]
+fn gathers_and_scatters_hold_what_is_sent_or_received_and_does_not_lie_so() {
+    let mut builder = GraphBuilder::new(&[("m", 8), ("k", 8)]);
+    let x = builder.input(InputKind::Input, "x", &[0, 1]);
+    builder.output(OutputKind::Output, "x", x, None);
+    let graph = builder.finish();
+    let buffers = |how: &str, axis: usize, device: usize, shares: [f64; 3]| {
+        let graph = &graph;
+        let held = |lines: &[&str]| {
+            let valid = validate(graph, &program(graph, lines)).expect("a valid program");
+            peaks(graph, &vec![shares.to_vec(); 2], 3, &[0, 1, 2], &valid, 2)[device]
+                .parts
+                .buffers
+        };
+        let gather = format!("convert x S{axis} R {how}");
+        let input = format!("input x S{axis}");
+        let gathered = held(&[&input, &gather, "output x x R"]);
+        let scatter = format!("convert x P S{axis} {how}");
+        let output = format!("output x x S{axis}");
+        (gathered, held(&["input x R", "convert x R P", &scatter, &output]))
+    };
+    let equal = [1.0 / 3.0; 3];
+    // Along the first axis shares lie one after another; along the second, the tensor is there twice.
+    assert_eq!(buffers("padded", 0, 0, equal), (0.0, 0.0));
+    assert_eq!(buffers("padded", 1, 0, equal), (256.0, 256.0));
+    // The largest share needs no padding of its own.
+    assert_eq!(buffers("padded", 0, 0, THREE), (3.0 * 128.0, 3.0 * 128.0));
+    assert_eq!(buffers("padded", 1, 1, THREE), (4.0 * 128.0, 4.0 * 128.0));
+    assert_eq!(buffers("grouped", 0, 1, THREE), (0.0, 192.0));
+    assert_eq!(buffers("grouped", 1, 1, THREE), (256.0, 192.0));
+    assert_eq!(buffers("exchange", 0, 1, THREE), (3.0 * 64.0, 3.0 * 64.0));
+    assert_eq!(
+        buffers("exchange", 1, 1, THREE),
+        (256.0 + 3.0 * 64.0, 256.0 + 3.0 * 64.0)
+    );
 }
 
 #[test]

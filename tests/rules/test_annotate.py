@@ -154,7 +154,7 @@ def test_the_fingerprint_tells_arguments_and_constants_apart() -> None:
 def test_costs() -> None:
     axes = annotate(layer(torch.bfloat16))
     operators = {operator["name"]: operator for operator in json.loads(axes.to_json())["operators"]}
-    assert axes.layout == (False, False, False, False, False, True, False)
+    assert axes.layout == (False, False, False, True, False, True, False)
     assert operators["permute"]["flops"] == 0
     assert operators["permute"]["operand_bytes"] == operators["permute"]["result_bytes"] == [0.0]
     assert operators["expand"]["flops"] == 0

@@ -41,7 +41,7 @@ class AxisGraph:
             a dimension. ``Shard(i)`` means entry ``i``.
         choices: for each operator every way to run it; the first is the replicated one.
         replicated: operators that no rule speaks of.
-        layout: for each operator, whether it only renames indices.
+        layout: for each operator, whether it only makes views.
         flops: floating-point operations of each operator on one device.
         cuts: operators at which two ways of factoring a dimension could not be matched.
     """

@@ -207,7 +207,7 @@ class Rule:
             call). With ``soft`` the function also takes :class:`Inner` and may return sizes of letters beside the line.
         runs: lengths of runs that ranks do not give.
         soft: a link of slice, split or cat: made after all others, refines only the larger side.
-        layout: renames indices only, and costs nothing.
+        layout: its results are views of its first operand; it costs nothing.
         whole: a generator whose values depend on their position: made whole, then narrowed.
         lower: another callable, or other arguments, for one rank.
         contiguous: the kernel takes its operands for contiguous, or refuses others; its callers see to it.
@@ -228,11 +228,6 @@ class Rule:
     touched: Callable[[Call], tuple[list[float], list[float]]] | None = None
     outermost: bool = False
     flops: Callable[..., float] | None = None
-
-
-def nothing_touched(call: Call) -> tuple[list[float], list[float]]:
-    """For operators whose results are views: no byte is read or written."""
-    return [0.0] * len(call.operands), [0.0] * len(call.results)
 
 
 Table = dict[str, Rule]

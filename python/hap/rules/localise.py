@@ -93,6 +93,8 @@ class Site:
         if self.choice.letter is None or self.choice.letter[0] != letter:
             return None
         sizes, at = self.leaf_sizes[letter], self.choice.letter[1]
+        if self.share == sizes[at]:
+            return None
         return [prod(sizes[:at]), sizes[at], prod(sizes[at + 1 :]), self.offset, self.share]
 
     def window(self, letters: Sequence[str], also: Mapping[Leaf, tuple[int, int]] | None = None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Indexing along a dimension that is sharded: every rank serves the indices that fall into its share.
 
 What is looked up elsewhere is zero here, so that the ranks' results sum to the whole one; what is written elsewhere
-goes to a spare row that is cut off. An index that is out of range on one device is out of range on every rank too.
+is left out. An index that is out of range on one device is out of range on every rank too.
 
 Results are contiguous, as those of the operators are: kernels behind them may read nothing else.
 """
@@ -97,14 +97,25 @@ def _with_spare(x: Tensor, dim: int) -> Tensor:
     return torch.cat([x, x.new_zeros([1 if n == dim else size for n, size in enumerate(x.shape)])], dim)
 
 
+def _written(x: Tensor, dim: int, index: Tensor, stretch: Stretch, write: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """``write(x, index)``, with only those indices along ``dim`` that fall into this rank's share.
+
+    Those of other ranks write to the first row, which is then made anew, apart from the rest and with a spare row for
+    them: so no copy of all rows with a spare one is needed.
+    """
+    local, others = local_index(index, stretch, 0)
+    result = write(x, local)
+    first = write(_with_spare(x.narrow(dim, 0, 1), dim), ((local != 0) | others).to(index.dtype))
+    result.narrow(dim, 0, 1).copy_(first.narrow(dim, 0, 1))
+    return result
+
+
 def written(
     x: Tensor, dim: int, index: Tensor, *args: Any, target: Callable[..., Tensor], stretch: Stretch, **kwargs: Any
 ) -> Tensor:
     """``target(x, dim, index, ...)``, which scatters, adds, copies or fills by index, along a sharded dimension."""
     dim %= x.dim()
-    rows = x.shape[dim]
-    local, _ = local_index(index, stretch, rows)
-    return target(_with_spare(x, dim), dim, local, *args, **kwargs).narrow(dim, 0, rows).contiguous()
+    return _written(x, dim, index, stretch, lambda rows, places: target(rows, dim, places, *args, **kwargs))
 
 
 def filled(
@@ -126,10 +137,12 @@ def index_put(
     """``aten.index_put`` by integers where the indexed dimension ``dim`` is sharded."""
     own = indices[dim]
     assert own is not None
-    rows = x.shape[dim]
-    local, _ = local_index(_wrapped(own, stretch), stretch, rows)
-    every = [local if n == dim else one for n, one in enumerate(indices)]
-    return aten.index_put.default(_with_spare(x, dim), every, values, accumulate).narrow(dim, 0, rows).contiguous()
+
+    def write(rows: Tensor, places: Tensor) -> Tensor:
+        every = [places if n == dim else one for n, one in enumerate(indices)]
+        return aten.index_put.default(rows, every, values, accumulate)
+
+    return _written(x, dim, _wrapped(own, stretch), stretch, write)
 
 
 def take(x: Tensor, index: Tensor, *, stretch: Stretch) -> Tensor:
@@ -140,6 +153,6 @@ def take(x: Tensor, index: Tensor, *, stretch: Stretch) -> Tensor:
 
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False, *, stretch: Stretch) -> Tensor:
     """``aten.put`` where an axis of the flattened tensor is sharded."""
-    flat = x.reshape(-1)
-    local, _ = local_index(_wrapped(index, stretch), stretch, flat.numel())
-    return aten.put.default(_with_spare(flat, 0), local, source, accumulate)[:-1].view(x.shape)
+    flat, places = x.reshape(-1), _wrapped(index, stretch)
+    made = _written(flat, 0, places, stretch, lambda rows, local: aten.put.default(rows, local, source, accumulate))
+    return made.view(x.shape)

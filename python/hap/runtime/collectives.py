@@ -210,7 +210,9 @@ def reduce_scatter_steps(
             for row_of_rank, chunk, count in zip(buffer, chunks, counts, strict=True):
                 row_of_rank[:count].view(chunk.shape).copy_(chunk)
         flat = yield ReduceScatter(buffer.reshape(-1))
-        return flat[: counts[rank]].reshape(tuple(shape))  # type: ignore[no-any-return]
+        # Not a view, which would keep the padding.
+        own = flat if counts[rank] == most else flat[: counts[rank]].clone()
+        return own.reshape(tuple(shape))  # type: ignore[no-any-return]
     if implementation == "grouped":
         # Fresh buffers: a reduction writes into those of all ranks.
         buffers = {
@@ -356,8 +358,12 @@ def shift(tensor: torch.Tensor, *, name: str, shape: Sequence[int], ranks: int, 
 
 
 def slice_share(tensor: torch.Tensor, *, along: Along, rank: int) -> torch.Tensor:
-    """``Replicate`` to ``Shard``: this rank's share of a whole tensor. Moves nothing."""
-    return pieces.narrow(tensor, along, along.offset(rank), along.units[rank]).contiguous()
+    """``Replicate`` to ``Shard``: this rank's share of a whole tensor. Moves nothing.
+
+    A copy, also where it could be a view, which would keep the whole tensor.
+    """
+    share = pieces.narrow(tensor, along, along.offset(rank), along.units[rank])
+    return share.clone(memory_format=torch.contiguous_format)
 
 
 def keep_one(tensor: torch.Tensor, *, rank: int) -> torch.Tensor:

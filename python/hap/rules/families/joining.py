@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hap.rules.call import Call, Inner, Local, Lowered, Rule, Table, nothing_touched
+from hap.rules.call import Call, Inner, Local, Lowered, Rule, Table
 
 Written = tuple[str, dict[str, int]]
 
@@ -215,7 +215,7 @@ def _select_scatter(call: Call) -> str:
     return f"+{_text(operand)}, +{_text(source)} -> {_text(operand)}"
 
 
-_SPLIT = Rule(_split, soft=True, lower=_split_local, sums=True, touched=nothing_touched)
+_SPLIT = Rule(_split, soft=True, lower=_split_local, sums=True, layout=True)
 
 
 def _block_diagonal(call: Call) -> str:
@@ -227,13 +227,13 @@ def _block_diagonal(call: Call) -> str:
 
 RULES: Table = {
     "aten.block_diag.default": Rule(_block_diagonal),
-    "aten.slice.Tensor": Rule(_slice, soft=True, lower=_slice_local, sums=True, touched=nothing_touched),
+    "aten.slice.Tensor": Rule(_slice, soft=True, lower=_slice_local, sums=True, layout=True),
     "aten.split.Tensor": _SPLIT,
     "aten.split_with_sizes.default": _SPLIT,
     "aten.cat.default": Rule(_cat, soft=True),
     "aten.stack.default": Rule(_stack),
-    "aten.select.int": Rule(_without, touched=nothing_touched),
-    "aten.unbind.int": Rule(_without, touched=nothing_touched),
+    "aten.select.int": Rule(_without, layout=True),
+    "aten.unbind.int": Rule(_without, layout=True),
     "aten.constant_pad_nd.default": Rule(_pad, soft=True, lower=_pad_local, sums=True),
     "aten.slice_scatter.default": Rule(_scattered, soft=True, lower=_scattered_local, sums=True),
     "aten.select_scatter.default": Rule(_select_scatter),

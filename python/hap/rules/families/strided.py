@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hap.operators.stretch import Stretch, positions
-from hap.rules.call import Call, Local, Lowered, Rule, Table, nothing_touched
+from hap.rules.call import Call, Local, Lowered, Rule, Table
 from hap.rules.families import joining, view
 
 
@@ -163,11 +163,11 @@ def _copies() -> Table:
         "unsafe_split_with_sizes.default": joining.RULES["aten.split_with_sizes.default"],
         "split_with_sizes_copy.default": joining.RULES["aten.split_with_sizes.default"],
     }
-    return {f"aten.{name}": replace(rule, layout=False, touched=None) for name, rule in named.items()}
+    return {f"aten.{name}": replace(rule, layout=False) for name, rule in named.items()}
 
 
 RULES: Table = {
-    "aten.diagonal.default": Rule(_diagonal, touched=nothing_touched),
+    "aten.diagonal.default": Rule(_diagonal, layout=True),
     "aten.diagonal_copy.default": Rule(_diagonal),
     "aten.diagonal_backward.default": Rule(_diagonal_backward),
     "aten.diagonal_scatter.default": Rule(_diagonal_scattered),
@@ -175,7 +175,7 @@ RULES: Table = {
     "aten.trace.default": Rule("~i! j! -> ."),
     "aten.tril.default": Rule("~*a i j -> *a i j", lower=partial(_triangle, True)),
     "aten.triu.default": Rule("~*a i j -> *a i j", lower=partial(_triangle, False)),
-    "aten.unfold.default": Rule(_unfold, lower=_window_local, touched=nothing_touched),
+    "aten.unfold.default": Rule(_unfold, lower=_window_local, layout=True),
     "aten.unfold_copy.default": Rule(_unfold, lower=_window_local),
     "aten.unfold_backward.default": Rule(_unfold_backward, lower=_window_local),
     "aten.as_strided.default": Rule("~*x! -> *y!", lower=partial(_in_own_memory, strided), contiguous=True),

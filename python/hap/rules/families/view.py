@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hap.rules.call import Call, Local, Lowered, Rule, Table, nothing_touched
+from hap.rules.call import Call, Local, Lowered, Rule, Table
 
 
 def _reshape(call: Call, local: Local) -> Lowered:
@@ -96,7 +96,7 @@ RULES: Table = {
     "aten.squeeze.dim": Rule(_squeeze, layout=True, lower=squeeze_local, sums=True),
     "aten.squeeze.dims": Rule(_squeeze, layout=True, lower=squeeze_local, sums=True),
     "aten.unsqueeze.default": Rule(_unsqueeze, layout=True),
-    "aten.expand.default": Rule("~... -> *d size size=result", touched=nothing_touched),
+    "aten.expand.default": Rule("~... -> *d size size=result", layout=True),
     "aten.repeat.default": Rule(_repeat, lower=_repeat_local),
     "aten.flip.default": Rule(_flip),
     "aten.roll.default": Rule(_flip),

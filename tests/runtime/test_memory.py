@@ -1,0 +1,83 @@
+"""Predictions of memory against torch's own count of the bytes that tensors hold in real steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+import hap
+from hap.balance import MemoryParts
+from hap.cluster import Link
+from tests import models
+from tests.runtime.held import Held, count
+from tests.runtime.launch import Launcher
+
+FLOAT = torch.float32
+BUILD = {
+    "mlp": lambda: models.mlp(FLOAT, layers=4, batch=256, hidden=64),
+    "wide mlp": lambda: models.mlp(FLOAT, layers=4, batch=16, hidden=256),
+    "gpt2": lambda: models.gpt2(FLOAT, layers=1, batch=16, sequence=64, dropout=0.1),
+    "bert, eager attention": lambda: models.bert(FLOAT, layers=1, batch=16, sequence=64, attention="eager"),
+    "vgg19": lambda: models.vgg19(FLOAT, narrow=8, batch=8),
+    "noisy": lambda: models.noisy(FLOAT, batch=512),
+}
+# What is planned for two devices: the model, their speeds and memory, options of the plan. Where whole parameters and
+# their optimiser's state do not fit, they are stored in shares.
+LIMIT = 3.2e6
+PLANS: list[tuple[str, tuple[float, ...], float, dict[str, Any]]] = [
+    ("mlp", (1.0, 3.0), 1e12, {"required_axis": "batch"}),
+    ("mlp", (1.0, 3.0), 1e12, {"forbidden_axes": ["batch"]}),
+    ("wide mlp", (1.0, 1.0), 1e12, {"required_axis": "batch"}),
+    ("wide mlp", (1.0, 1.0), LIMIT, {"required_axis": "batch"}),
+    ("gpt2", (1.0, 3.0), 1e12, {"forbidden_axes": ["batch"]}),
+]
+
+
+def devices(speeds: tuple[float, ...], memory: float = 1e12) -> hap.Cluster:
+    boards = [hap.Device(flops=1e9 * speed, memory_bandwidth=1e9 * speed, memory=memory) for speed in speeds]
+    return hap.Cluster(boards, link=Link(bandwidth=1e9, latency=1e-6))
+
+
+def total(parts: MemoryParts) -> float:
+    return float(sum(msgspec.structs.astuple(parts)))
+
+
+def check(predicted: MemoryParts, counted: MemoryParts, case: str) -> None:
+    """Within 10%, parts and peak."""
+    assert predicted.parameters == pytest.approx(counted.parameters, rel=1e-6), case
+    # Adam counts its steps.
+    assert predicted.optimiser == pytest.approx(counted.optimiser, rel=0.1), case
+    working = predicted.activations + predicted.gradients + predicted.buffers
+    assert working == pytest.approx(counted.activations, rel=0.1), case
+    assert total(predicted) == pytest.approx(total(counted), rel=0.1), case
+
+
+def test_memory_is_counted_once_and_until_it_is_free() -> None:
+    x = torch.ones(10)
+    with Held([x, x.view(2, 5)]) as held:
+        y = x + 1
+        z = y[:5]
+        del y
+        assert (held.now, held.peak) == (80, 80)
+        del z
+        assert (held.now, held.peak) == (40, 80)
+
+
+@pytest.mark.parametrize("name", BUILD)
+def test_one_device_holds_what_is_predicted(name: str) -> None:
+    check(*count(BUILD[name](), devices((1.0,))), name)
+
+
+def counts(rank: int) -> list[tuple[MemoryParts, MemoryParts]]:
+    return [count(BUILD[name](), devices(speeds, memory), **options) for name, speeds, memory, options in PLANS]
+
+
+def test_two_devices_hold_what_is_predicted() -> None:
+    with Launcher(2) as launcher:
+        for rank, found in enumerate(launcher.run(counts)):
+            for case, pair in zip(PLANS, found, strict=True):
+                check(*pair, f"rank {rank}: {case}")
+                assert total(pair[1]) <= case[2]
