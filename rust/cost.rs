@@ -225,11 +225,15 @@ impl<'a> CostModel<'a> {
         let arithmetic = &self.curves[self.kernels[operator]][device];
         let traffic = &self.curves[self.curves.len() - 1][device];
         let share = choice.axis.map_or(1.0, |axis| self.shares[axis][device]);
-        let parts = choice.parts();
         let bytes = whole + sharded * share;
-        let (one, other) = (arithmetic.at(node.flops * share / parts), traffic.at(bytes / parts));
-        let computing = (one.constant * parts, one.slope * node.flops);
-        let moving = (other.constant * parts + other.slope * whole, other.slope * sharded);
+        let (one, other) = (arithmetic.at(node.flops * share), traffic.at(bytes));
+        // Each further part starts another kernel; that each works on less makes none cheaper.
+        let further = choice.parts() - 1.0;
+        let computing = (one.constant + further * arithmetic.latency(), one.slope * node.flops);
+        let moving = (
+            other.constant + further * traffic.latency() + other.slope * whole,
+            other.slope * sharded,
+        );
         let Some(axis) = choice.axis else {
             return Affine::constant((computing.0 + computing.1).max(moving.0 + moving.1));
         };

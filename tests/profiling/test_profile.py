@@ -1,6 +1,7 @@
 """Measurements of the machine that the tests run on: what they are is open, what is made of them is not."""
 
 import itertools
+from unittest import mock
 
 import pytest
 import torch
@@ -8,10 +9,11 @@ import torch
 import hap
 from hap.cluster import COLLECTIVES
 from hap.errors import ClusterError
-from hap.profiling import collectives, operators
+from hap.profiling import clock, collectives, operators
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
 from hap.profiling.run import Measured, alike, describe
+from hap.rules import costs
 from tests.profiling import jobs
 from tests.runtime.launch import Launcher
 
@@ -26,12 +28,46 @@ def measured(scale=1.0, **changes):
     return Measured(Machine(**fields), points)
 
 
-@pytest.mark.parametrize("name", operators.names((torch.float32,)))
-def test_every_family_is_measured_at_rising_amounts(name):
-    points = operators.measure(name, CPU, seconds=0.02)
-    assert len(points) >= 2
-    assert all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(points))
-    assert hap.Device("x", flops=1, memory_bandwidth=1, memory=1, measured={name: points}).measured[name] == points
+def test_every_family_is_measured_at_rising_amounts():
+    rounds = []
+    measured = operators.measure((torch.float32,), CPU, seconds=0.02, advance=lambda: rounds.append(None))
+    assert list(measured) == operators.names((torch.float32,))
+    assert len(rounds) >= clock.LEAST
+    for points in measured.values():
+        assert len(points) >= 2
+        assert all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(points))
+    assert hap.Device("x", flops=1, memory_bandwidth=1, memory=1, measured=measured).measured == measured
+
+
+def test_noise_counts_as_little_as_it_can():
+    """Of each piece of work the least time, and where a smaller one took longer, only the larger."""
+    problems = [(1.0, (object,)), (2.0, (object, object)), (4.0, (object,))]
+    rounds = [[5.0, 2.0, 2.0, 9.0], [3.0, 2.0, 4.0, 6.0]]
+    with (
+        mock.patch.object(operators, "names", return_value=["memory"]),
+        mock.patch.object(operators, "_problems", return_value=problems),
+        mock.patch.object(operators, "rounds", return_value=rounds),
+    ):
+        assert operators.measure((), CPU, seconds=1.0) == {"memory": ((2.0, 2.0), (4.0, 6.0))}
+
+
+def test_work_is_done_in_turns():
+    done = []
+    works = [(lambda: done.append("a"), 1.0), (lambda: done.append("b"), clock.RESOLVED / 2)]
+    found = list(clock.rounds(works, CPU, seconds=0.0))
+    # What is short twice at a time.
+    assert done == ["a", "b", "b"] * clock.LEAST
+    assert [len(times) for times in found] == [2] * clock.LEAST
+    assert clock.quartile([5.0, 1.0, 2.0, 3.0]) == 2.0
+
+
+@pytest.mark.parametrize("target", ["aten.gelu_backward", "aten.exp", "aten.native_layer_norm_backward", "aten.clone"])
+def test_operators_belong_to_families(target):
+    packet = getattr(torch.ops.aten, target.split(".")[1])
+    name = {"clone": "copy", "native_layer_norm_backward": "normalisation"}.get(packet.__name__, "transcendental")
+    assert costs.family(packet.default) == name
+    assert costs.family(torch.ops.aten.expand.default) is None
+    assert costs.family(torch.ops.aten.add.Tensor) is None
 
 
 def test_a_device_has_the_figures_of_its_largest_problems():

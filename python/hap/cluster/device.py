@@ -12,8 +12,22 @@ from hap.cluster.accelerators import ACCELERATORS, LAUNCH_OVERHEAD, canonical_na
 from hap.cluster.figures import not_negative, positive
 from hap.errors import ClusterError
 
-FAMILIES = ("attention", "convolution", "matmul")
-"""Families of operators whose speed differs enough to be measured apart."""
+FAMILIES = (
+    "attention",
+    "attention_backward",
+    "convolution",
+    "convolution_backward",
+    "copy",
+    "indexing",
+    "matmul",
+    "normalisation",
+    "pooling",
+    "transcendental",
+)
+"""Families of operators whose speed differs enough to be measured apart; of others it is that of the memory."""
+
+MEMORY = "memory"
+"""Where measured times of operators that only touch their elements stand."""
 
 RESERVE = 1e9
 """Bytes that a known accelerator keeps, where nothing else is said."""
@@ -39,9 +53,9 @@ class Device:
         memory: bytes of its memory.
         reserve: bytes of it that are left to the library's context and to fragmentation.
         launch_overhead: seconds that starting one operator costs.
-        measured: measured times of families of operators (:data:`FAMILIES`) by FLOP, such as ``matmul/float32``, and of
-            what ``memory`` bounds by bytes. Between the points they are straight. What is not there follows from the
-            figures above.
+        measured: measured times of families of operators (:data:`FAMILIES`) by FLOP, such as ``matmul/float32`` (where
+            nothing is multiplied, one for each element), and of what ``memory`` bounds by bytes. Between the points
+            they are straight. What is not there follows from the figures above.
     """
 
     name: str
@@ -173,7 +187,7 @@ def points_of(name: str, points: object, field: str) -> Points:
         ClusterError: the name is not known, or the points are too few or do not rise.
     """
     family, _, dtype = name.partition("/")
-    if name != "memory" and not (family in FAMILIES and isinstance(getattr(torch, dtype, None), torch.dtype)):
+    if name != MEMORY and not (family in FAMILIES and isinstance(getattr(torch, dtype, None), torch.dtype)):
         known = ", ".join(f"{family}/float32" for family in FAMILIES)
         raise ClusterError(f"{field}: unknown; expected memory, or a family and an element type, such as {known}")
     if not isinstance(points, (list, tuple)) or len(points) < 2:

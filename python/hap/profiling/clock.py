@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from hap.runtime.agree import Control
 
-def seconds_of(work: Callable[[], object], device: torch.device, *, budget: float, least: int = 5) -> float:
-    """The median time of ``work``, after two runs that do not count.
+# Rounds, however long they take, and however short.
+LEAST, MOST = 5, 100
+# What is shorter is run several times in a row, so that the clock resolves it.
+RESOLVED = 1e-3
+
+Work = Callable[[], object]
+
+
+def quartile(times: Sequence[float]) -> float:
+    """The lower quartile."""
+    return sorted(times)[len(times) // 4]
+
+
+def once(work: Work, device: torch.device) -> float:
+    """Seconds of one run, after one that does not count."""
+    work()
+    return _seconds(work, device, 1)
+
+
+def rounds(
+    works: Sequence[tuple[Work, float]], device: torch.device, *, seconds: float, ranks: Control | None = None
+) -> Iterator[list[float]]:
+    """The times of all pieces of work, in turns, round after round for about so many seconds.
 
     Args:
-        work: what to time.
-        device: where it runs; what it has queued there is waited for.
-        budget: seconds that all runs together may take.
-        least: runs, whatever the budget.
+        works: each with about what one run of it takes.
+        device: where they run; what is queued there is waited for.
+        seconds: for all rounds together, but :data:`LEAST` rounds are done in any case.
+        ranks: those that do the work together: they begin each piece at the same time, and end after the same round.
     """
+    counts = [1 if ranks else max(1, int(RESOLVED / taken)) for _, taken in works]
+    started = time.perf_counter()
+    for number in range(MOST if works else 0):
+        over = number >= LEAST and time.perf_counter() - started > seconds
+        if max(ranks.numbers((over,), "timing"))[0] if ranks else over:
+            break
+        times = []
+        for (work, _), count in zip(works, counts, strict=True):
+            if ranks:
+                ranks.numbers((0,), "waiting for all ranks")
+            times.append(_seconds(work, device, count))
+        yield times
+
+
+def _seconds(work: Work, device: torch.device, count: int) -> float:
     finish(device)
     started = time.perf_counter()
-    work()
-    work()
+    for _ in range(count):
+        work()
     finish(device)
-    # As many at a time as make a stretch that the clock resolves.
-    once = max((time.perf_counter() - started) / 2, 1e-9)
-    together = max(1, int(1e-3 / once))
-    runs = min(50, max(least, int(budget / (once * together))))
-    found = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        for _ in range(together):
-            work()
-        finish(device)
-        found.append((time.perf_counter() - started) / together)
-    return statistics.median(found)
+    return max(time.perf_counter() - started, 1e-9) / count
 
 
 def finish(device: torch.device) -> None:

@@ -6,8 +6,6 @@ The bytes are those that the cost model says that the slowest rank moves, so tha
 from __future__ import annotations
 
 import json
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -18,7 +16,7 @@ import torch
 from hap import _core
 from hap.balance import largest_remainder
 from hap.cluster import Cluster, CollectiveCost, Device, Link
-from hap.profiling.clock import finish
+from hap.profiling.clock import once, quartile, rounds
 from hap.profiling.fit import Line, fit
 from hap.program import Convert, InputInstruction, OutputInstruction, Program
 from hap.runtime import collectives
@@ -30,8 +28,8 @@ from hap.runtime.group import Group
 SIZES = (2**14, 2**18, 2**20, 2**22, 2**24)
 # Shares of the ranks beside equal ones: each has so many times the share of the one before.
 SKEW = 2.0
-# Runs of one collective, of which the median counts; fewer where they take long.
-RUNS, LEAST = 11, 3
+# Larger tensors are left out where one takes this part of all the time; some sizes are measured in any case.
+LARGEST, LEAST = 0.005, 3
 # Units of an axis by rank, on average; bytes of an element.
 UNITS = 16
 ELEMENT = 4
@@ -39,23 +37,42 @@ ELEMENT = 4
 Collective: TypeAlias = Callable[[], torch.Tensor]
 
 
-def measure(name: str, group: Group, control: Control, device: torch.device, *, seconds: float) -> Line:
-    """Measures one of :data:`hap.cluster.COLLECTIVES` on all ranks, for about so many seconds.
+def measure(
+    names: Sequence[str],
+    group: Group,
+    control: Control,
+    device: torch.device,
+    *,
+    seconds: float,
+    advance: Callable[[], object] = lambda: None,
+) -> dict[str, Line]:
+    """Measures some of :data:`hap.cluster.COLLECTIVES` on all ranks, in turns, for about so many seconds.
 
-    The time of a collective is that of its slowest rank.
+    The time of a collective is that of its slowest rank. ``advance`` is called after each round.
     """
-    amounts: list[float] = []
-    times: list[float] = []
-    for size in SIZES:
-        for units in _splits(group.size):
-            work = _work(name, size, units, group, device)
-            taken = _seconds_of(work, control, device, seconds / (2 * len(SIZES)))
-            amounts.append(moved(name, size, units))
-            times.append(taken)
-        # All ranks know the same times, and stop together.
-        if len(amounts) > 4 and 4.0 * RUNS * times[-1] > seconds:
-            break
-    return fit(amounts, times)
+    amounts: list[tuple[str, float]] = []
+    works: list[tuple[Collective, float]] = []
+    for name in names:
+        for position, size in enumerate(SIZES):
+            every = [(units, _work(name, size, units, group, device)) for units in _splits(group.size)]
+            # All ranks know the same times, and stop together.
+            taken = [max(control.gather(once(work, device), "timing a collective")) for _, work in every]
+            if position >= LEAST and sum(taken) > LARGEST * seconds:
+                break
+            amounts.extend((name, moved(name, size, units)) for units, _ in every)
+            works.extend((work, time) for (_, work), time in zip(every, taken, strict=True))
+    found: list[list[float]] = []
+    for times in rounds(works, device, seconds=seconds, ranks=control):
+        found.append(times)
+        advance()
+    everybody = control.gather(found, "timing collectives")
+    slowest = [[max(times) for times in zip(*ranks, strict=True)] for ranks in zip(*everybody, strict=True)]
+    quartiles = [quartile(times) for times in zip(*slowest, strict=True)]
+    lines = {}
+    for name in names:
+        own = [(amount, time) for (which, amount), time in zip(amounts, quartiles, strict=True) if which == name]
+        lines[name] = fit(*zip(*own, strict=True))
+    return lines
 
 
 def _splits(ranks: int) -> Iterator[tuple[int, ...]]:
@@ -88,25 +105,6 @@ def _work(name: str, size: int, units: tuple[int, ...], group: Group, device: to
         shape=whole if kind == "all_gather" else sharded,
     )
     return partial(run, name=name, along=rows, implementation=implementation, group=group)
-
-
-def _seconds_of(work: Collective, control: Control, device: torch.device, budget: float) -> float:
-    """The median over runs of the slowest rank's time; all ranks do as many runs."""
-    work()
-    found: list[float] = []
-    while len(found) < RUNS:
-        control.numbers((0,), "waiting for all ranks")
-        started = time.perf_counter()
-        work()
-        finish(device)
-        found.append(time.perf_counter() - started)
-        if len(found) == LEAST:
-            # Whether there is time for more, by the slowest.
-            once = max(control.gather(statistics.median(found), "timing a collective"))
-            if once * RUNS > budget:
-                break
-    times = control.gather(found, "timing a collective")
-    return float(statistics.median(max(together) for together in zip(*times, strict=True)))
 
 
 def moved(name: str, size: float, units: Sequence[int]) -> float:

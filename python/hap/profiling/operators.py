@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 
-from hap.cluster.device import FAMILIES, Points
-from hap.profiling.clock import seconds_of
+import hap.operators  # noqa: F401 - defines torch.ops.hap
+from hap.cluster.device import FAMILIES, MEMORY, Points
+from hap.profiling.clock import Work, once, rounds
 
-MEMORY = "memory"
-# Larger problems are left out where one is expected to take this part of a family's time.
-LARGEST = 0.1
+# Larger problems are left out where one takes this part of all the time; a family has some sizes in any case.
+LARGEST, SIZES = 0.01, 4
+# Columns of matrices, which are normalised by row.
+WIDTH = 256
+# Small ones are taken in turns out of a larger memory, as many at most: in a step they are rarely in the fastest cache.
+PIECES = 16
+# Elements of that memory, on CPUs and on accelerators.
+POOL = (2**24, 2**26)
 
-Problem = tuple[float, Callable[[], object]]
-"""FLOP (of memory-bound work: bytes), and the work."""
+aten = torch.ops.aten
+
+Problem = tuple[float, tuple[Work, ...]]
+"""FLOP as :mod:`hap.rules.costs` counts them (of ``memory``: bytes), and operators of which each does so many."""
 
 
 def names(dtypes: tuple[torch.dtype, ...]) -> list[str]:
@@ -24,41 +33,134 @@ def names(dtypes: tuple[torch.dtype, ...]) -> list[str]:
     return [MEMORY, *(f"{family}/{str(dtype).removeprefix('torch.')}" for family in FAMILIES for dtype in dtypes)]
 
 
-def measure(name: str, device: torch.device, *, seconds: float) -> Points:
-    """The times of one of :func:`names` over sizes, measured in about so many seconds."""
-    family, _, dtype = name.partition("/")
-    points: list[tuple[float, float]] = []
-    for amount, work in _problems(family, getattr(torch, dtype or "float32"), device):
-        taken = seconds_of(work, device, budget=seconds * LARGEST)
-        # Noise, where a larger problem takes no longer.
-        if not points or taken > points[-1][1]:
-            points.append((amount, taken))
-        if len(points) > 3 and 4.0 * taken > seconds * LARGEST:
-            break
-    return tuple(points)
+def measure(
+    dtypes: tuple[torch.dtype, ...],
+    device: torch.device,
+    *,
+    seconds: float,
+    advance: Callable[[], object] = lambda: None,
+) -> dict[str, Points]:
+    """The times of :func:`names` over sizes, all in turns, measured in about so many seconds.
+
+    The least of each counts: what else the machine does makes it longer, never shorter, for seconds at a time.
+    ``advance`` is called after each round.
+    """
+    # Accelerators are measured at sizes that fill them.
+    elements = POOL[device.type != "cpu"]
+    pools = {
+        dtype: torch.linspace(-2.0, 2.0, 2 * elements, dtype=dtype, device=device).view(2, -1, WIDTH)
+        for dtype in (torch.float32, *dtypes)
+    }
+    measured: list[tuple[str, float, int]] = []
+    works: list[tuple[Work, float]] = []
+    for name in names(dtypes):
+        family, _, dtype = name.partition("/")
+        for position, (amount, every) in enumerate(_problems(family, pools[getattr(torch, dtype or "float32")])):
+            taken = [(work, once(work, device)) for work in every]
+            if position >= SIZES and sum(time for _, time in taken) > LARGEST * seconds:
+                break
+            measured.append((name, amount, len(every)))
+            works.extend(taken)
+    found = []
+    for times in rounds(works, device, seconds=seconds):
+        found.append(times)
+        advance()
+    least = iter([min(times) for times in zip(*found, strict=True)])
+    points: dict[str, list[tuple[float, float]]] = {}
+    for name, amount, count in measured:
+        line, mean = points.setdefault(name, []), sum(next(least) for _ in range(count)) / count
+        # Noise, where a smaller problem takes longer.
+        while line and line[-1][1] >= mean:
+            line.pop()
+        line.append((amount, mean))
+    return {name: tuple(line) for name, line in points.items()}
 
 
-def _problems(family: str, dtype: torch.dtype, device: torch.device) -> Iterator[Problem]:
-    """Larger and larger ones; those that a family's operators of usual models lie between."""
-    generator = torch.Generator().manual_seed(0)
+def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:
+    """Larger and larger ones, with numbers from a pool; those that a family's operators of usual models lie between."""
+    work: Work
+    large = pool.device.type != "cpu"
 
     def values(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator).to(device, dtype)
+        return pool.view(-1)[: math.prod(shape)].view(shape).clone()
 
-    # Accelerators are measured at sizes that fill them.
-    large = device.type != "cpu"
-    if family == MEMORY:
-        for exponent in (6, *range(12, 28 if large else 24, 2)):
-            x = values(2**exponent)
-            yield 3.0 * x.nbytes, partial(torch.add, x, x, out=torch.empty_like(x))
-    elif family == "matmul":
+    if family == "matmul":
         for size in (16, 64, 128, 256, 512, 1024, 2048, *((4096, 8192) if large else ())):
-            yield 2.0 * size**3, partial(torch.mm, values(size, size), values(size, size))
-    elif family == "attention":
+            yield 2.0 * size**3, (partial(torch.mm, values(size, size), values(size, size)),)
+    elif family.startswith("attention"):
         for length in (16, 64, 128, 256, 512, 1024, *((2048, 4096) if large else ())):
             q, k, v = (values(2, 8, length, 64) for _ in range(3))
-            yield 4.0 * 2 * 8 * length**2 * 64, partial(F.scaled_dot_product_attention, q, k, v)
-    else:
+            options = (None, None, 0.0, False, 0.125, False, 0)
+            work, products = partial(torch.ops.hap.sdpa, q, k, v, *options), 2
+            if family == "attention_backward":
+                work, products = partial(torch.ops.hap.sdpa_backward, q, q, k, v, *work(), *options, False), 5
+            yield products * 2.0 * 2 * 8 * length**2 * 64, (work,)
+    elif family.startswith("convolution"):
         for channels in (4, 16, 32, 64, 128, 256, *((512, 1024) if large else ())):
             x, weight = values(8, channels, 16, 16), values(channels, channels, 3, 3)
-            yield 2.0 * 8 * 16 * 16 * channels**2 * 9, partial(F.conv2d, x, weight, padding=1)
+            rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+            work, products = partial(aten.convolution, x, weight, None, *rest), 1
+            if family == "convolution_backward":
+                work, products = partial(_convolution_backward, x, weight, rest), 2
+            yield products * 2.0 * 8 * 16 * 16 * channels**2 * 9, (work,)
+    else:
+        for exponent in (6, *range(10, 27 if large else 25, 2)):
+            shape = (max(1, 2**exponent // WIDTH), min(WIDTH, 2**exponent))
+            amount = shape[0] * shape[1]
+            pieces = torch.split(pool[:, : PIECES * shape[0], : shape[1]], shape[0], 1)
+            every = [_touching(family, *piece) for piece in pieces]
+            taken = tuple(partial(_next, itertools.cycle(works)) for works in zip(*every, strict=True))
+            yield float(amount if family != MEMORY else 3 * amount * pool.itemsize), taken
+
+
+def _next(works: Iterator[Work]) -> object:
+    return next(works)()
+
+
+def _convolution_backward(x: torch.Tensor, weight: torch.Tensor, rest: tuple[object, ...]) -> object:
+    return aten.convolution_backward(x, x, weight, None, *rest, [True, True, False])
+
+
+def _touching(family: str, x: torch.Tensor, y: torch.Tensor) -> tuple[Work, ...]:
+    """What touches the elements of a matrix, and of another like it, once or a few times."""
+    rows, columns = x.shape
+    match family:
+        case "memory":
+            return (partial(aten.add, x, y),)
+        case "copy":
+            heads = x.reshape(-1, 4, columns // 4).transpose(0, 1)
+            return tuple(
+                partial(aten.clone, turned, memory_format=torch.contiguous_format) for turned in (x.t(), heads)
+            )
+        case "transcendental":
+            return (
+                partial(aten.gelu, x),
+                partial(aten.gelu_backward, x, y),
+                partial(aten.silu, x),
+                partial(aten.tanh, x),
+            )
+        case "normalisation":
+            mean = scale = x[:, :1]
+            return (
+                partial(aten._softmax, x, -1, False),
+                partial(aten._log_softmax, x, -1, False),
+                partial(aten.native_layer_norm, x, [columns], None, None, 1e-5),
+                partial(
+                    aten.native_layer_norm_backward, x, y, [columns], mean, scale, None, None, [True, False, False]
+                ),
+            )
+        case "indexing":
+            places = torch.arange(rows, device=x.device)
+            return (
+                partial(aten.embedding, x, places),
+                partial(aten.embedding_dense_backward, x, places, rows, -1, False),
+            )
+        case "pooling":
+            images, window = x.reshape(1, -1, 8, 8), ([2, 2], [2, 2], [0, 0], [1, 1], False)
+            pooled, places = aten.max_pool2d_with_indices(images, *window)
+            return (
+                partial(aten.max_pool2d_with_indices, images, *window),
+                partial(aten.max_pool2d_with_indices_backward, pooled, images, *window, places),
+            )
+        case _:
+            raise AssertionError(f"no such family: {family}")

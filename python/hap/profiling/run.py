@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import statistics
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from hap.cluster import COLLECTIVES, Cluster, CollectiveCost, Device, Link
 from hap.cluster.accelerators import recognised_name
-from hap.cluster.device import RESERVE, Points
+from hap.cluster.device import FAMILIES, MEMORY, RESERVE, Points
 from hap.errors import HapError
 from hap.profiling import collectives, operators
 from hap.profiling.fit import Line
@@ -27,9 +28,9 @@ from hap.runtime.group import Group
 
 _log = logging.getLogger("hap")
 
-# Seconds for each family of operators, and for each collective.
-OPERATORS, TRANSFERS = 4.0, 6.0
-QUICK_OPERATORS, QUICK_TRANSFERS = 0.4, 0.4
+# Seconds for all operators, and for all collectives.
+OPERATORS, TRANSFERS = 40.0, 45.0
+QUICK_OPERATORS, QUICK_TRANSFERS = 2.0, 2.0
 # Ranks on equal hardware whose times differ by less are equal.
 NOISE = 1.15
 # Fits that are off by more are told of.
@@ -55,7 +56,7 @@ def profile(
     Args:
         device: what this rank computes on; by default the accelerator of ``LOCAL_RANK``, or the CPU without one.
         dtypes: element types to measure; by default float32, and on accelerators float16 and bfloat16 too.
-        quick: measures for a tenth of the time.
+        quick: measures for a few seconds.
 
     Returns:
         The cluster, the same on all ranks: devices with measured times and their free memory, measured collectives, and
@@ -73,34 +74,30 @@ def profile(
         raise HapError(f"profile: all ranks must compute on one type of device, got {dict(kinds)}: pass device=")
     if dtypes is None:
         dtypes = (torch.float32,) if where.type == "cpu" else (torch.float32, torch.float16, torch.bfloat16)
-    names = operators.names(tuple(dtypes))
-    transfers = COLLECTIVES if control.size > 1 else ()
+    operator_seconds, transfer_seconds = (QUICK_OPERATORS, QUICK_TRANSFERS) if quick else (OPERATORS, TRANSFERS)
+    names = COLLECTIVES if control.size > 1 else ()
     bar = bars.Progress(
         bars.TextColumn("hap: measuring {task.description}"),
         bars.BarColumn(),
-        bars.TimeRemainingColumn(),
+        bars.TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
         disable=control.rank != 0 or not Console(stderr=True).is_terminal,
     )
     with bar, torch.no_grad():
-        task = bar.add_task("", total=len(names) + len(transfers))
-        points: dict[str, Points] = {}
-        for name in names:
-            bar.update(task, description=name)
-            control.numbers((0,), "waiting for all ranks")
-            seconds = QUICK_OPERATORS if quick else OPERATORS
-            points[name] = control.together(
-                lambda name=name, seconds=seconds: operators.measure(name, where, seconds=seconds),  # type: ignore[misc]
-                f"measuring {name}",
-            )
-            bar.advance(task)
-        lines: dict[str, Line] = {}
-        for name in transfers:
-            bar.update(task, description=name)
-            seconds = QUICK_TRANSFERS if quick else TRANSFERS
-            lines[name] = collectives.measure(name, group, control, where, seconds=seconds)
-            bar.advance(task)
+        control.numbers((0,), "waiting for all ranks")
+        task = bar.add_task("operators", total=operator_seconds + (transfer_seconds if names else 0.0))
+        started = time.perf_counter()
+
+        def advance() -> None:
+            bar.update(task, completed=time.perf_counter() - started)
+
+        points = control.together(
+            lambda: operators.measure(tuple(dtypes), where, seconds=operator_seconds, advance=advance),
+            "measuring operators",
+        )
+        bar.update(task, description="collectives")
+        lines = collectives.measure(names, group, control, where, seconds=transfer_seconds, advance=advance)
     everybody = control.gather(Measured(machine(where), points), "exchanging measurements")
     for name, line in lines.items():
         level = logging.WARNING if line.error > POOR_FIT and control.rank == 0 else logging.DEBUG
@@ -186,18 +183,18 @@ def _device(measured: Measured, memory: float) -> Device:
     return Device(
         recognised_name(hardware.name, hardware.memory) or hardware.name,
         flops=flops,
-        memory_bandwidth=rate(operators.MEMORY),
+        memory_bandwidth=rate(MEMORY),
         memory=memory,
         reserve=0.0 if hardware.threads else min(RESERVE, 0.1 * memory),
-        launch_overhead=points[operators.MEMORY][0][1],
+        launch_overhead=points[MEMORY][0][1],
         measured=points,
     )
 
 
 def fingerprint(device: torch.device, control: Control) -> str:
-    """SHA-256 of the hardware of all ranks in order, of torch, and of the number of ranks; the same on all ranks."""
+    """SHA-256 of the hardware of all ranks in order, of torch, and of what is measured; the same on all ranks."""
     mine = machine(device)
-    known = (mine.host, mine.name, mine.memory, mine.threads, mine.torch)
+    known = (FAMILIES, mine.host, mine.name, mine.memory, mine.threads, mine.torch)
     return hashlib.sha256(repr(control.gather(known, "comparing hardware")).encode()).hexdigest()
 
 

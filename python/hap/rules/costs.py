@@ -24,18 +24,26 @@ def formula(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-# Families of operators that devices are measured for (hap.cluster.FAMILIES), by parts of their targets' names.
+# Families of operators that devices are measured for (hap.cluster.FAMILIES), by their targets' names; the first counts.
 _FAMILIES = {
-    "attention": re.compile(r"hap\.sdpa|aten\._?(scaled_dot_product|flash|efficient)\w*attention"),
-    "convolution": re.compile(r"aten\.\w*convolution"),
-    "matmul": re.compile(r"aten\.(mm|bmm|addmm|baddbmm|matmul|linear)\b"),
+    "attention_backward": r"hap\.sdpa_backward|aten\._?(scaled_dot_product|flash|efficient)\w*attention\w*backward",
+    "attention": r"hap\.sdpa|aten\._?(scaled_dot_product|flash|efficient)\w*attention",
+    "convolution_backward": r"aten\.\w*convolution\w*backward",
+    "convolution": r"aten\.\w*convolution",
+    "copy": r"aten\.(\w+_copy|clone|constant_pad_nd|flip|roll|repeat)\b",
+    "indexing": r"aten\.(embedding|gather|index|scatter)",
+    "matmul": r"aten\.(mm|bmm|addmm|baddbmm|matmul|linear)\b",
+    "normalisation": r"aten\.(_?(log_)?softmax|_(log_)?softmax_backward_data|native_(layer|group|batch)_norm)",
+    "pooling": r"aten\.\w*pool\w*",
+    "transcendental": r"aten\.(gelu|silu|mish|elu|softplus|tanh|(log_)?sigmoid|erf|expm?1?|log(1p)?|sin|cos)(_b\w+)?\.",
 }
+_PATTERNS = {family: re.compile(pattern) for family, pattern in _FAMILIES.items()}
 
 
 def family(target: torch._ops.OpOverload) -> str | None:
-    """The family that an operator's speed is measured in, such as ``"matmul"``; ``None`` for most."""
+    """The family that an operator's speed is measured in, such as ``"matmul"``; ``None`` for what memory bounds."""
     name = str(target)
-    return next((family for family, pattern in _FAMILIES.items() if pattern.match(name)), None)
+    return next((family for family, pattern in _PATTERNS.items() if pattern.match(name)), None)
 
 
 def contracts(bound: Bound) -> bool:
