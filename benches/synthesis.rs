@@ -47,6 +47,7 @@ fn cluster(speeds: &[u64]) -> Cluster {
         root,
         collectives: BTreeMap::new(),
         overlap: 0.0,
+        interference: 0.0,
     }
 }
 

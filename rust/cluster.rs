@@ -91,6 +91,9 @@ pub struct Cluster {
     /// Share of communication that hides behind computation, 0 to 1.
     #[serde(default)]
     pub overlap: f64,
+    /// Of that share, the part by which computation takes longer meanwhile, as measured: 0 to 1.
+    #[serde(default)]
+    pub interference: f64,
 }
 
 /// What is wrong with a cluster, with the place of the figure in the tree.
@@ -115,6 +118,11 @@ impl Cluster {
             serde_json::from_str(json).map_err(|error| ClusterError(format!("the cluster cannot be read: {error}")))?;
         cluster.validate()?;
         Ok(cluster)
+    }
+
+    /// Share of communication's time in which computation goes on.
+    pub fn hidden(&self) -> f64 {
+        self.overlap * (1.0 - self.interference)
     }
 
     /// The devices in rank order: the leaves of the tree from left to right.
@@ -170,11 +178,11 @@ impl Cluster {
             return Err(ClusterError(message));
         }
         validate_group(&self.root, "root")?;
-        if !(0.0..=1.0).contains(&self.overlap) {
-            return Err(ClusterError(format!(
-                "overlap is {}, expected a number from 0 to 1",
-                self.overlap
-            )));
+        for (field, value) in [("overlap", self.overlap), ("interference", self.interference)] {
+            if !(0.0..=1.0).contains(&value) {
+                let message = format!("{field} is {value}, expected a number from 0 to 1");
+                return Err(ClusterError(message));
+            }
         }
         for (name, cost) in &self.collectives {
             if !collective_names().contains(name) {
@@ -351,6 +359,7 @@ mod tests {
             ),
             ("\"latency\": 1e-5", "\"latency\": -1", "root.link.latency is -1"),
             ("\"overlap\": 0.5", "\"overlap\": 1.5", "overlap is 1.5"),
+            ("\"overlap\": 0.5", "\"interference\": -1", "interference is -1"),
             ("\"overlap\": 0.5", "\"overlap\": NaN", "cannot be read"),
             (
                 "all_gather/padded",

@@ -161,7 +161,7 @@ impl<'a> CostModel<'a> {
             .iter()
             .map(|list| list.iter().filter(|share| **share > 0.0).count() as f64)
             .collect();
-        let (link, overlap) = (cluster.bottleneck(), cluster.overlap);
+        let (link, overlap) = (cluster.bottleneck(), cluster.hidden());
         Self {
             graph,
             shares,

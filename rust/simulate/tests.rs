@@ -304,7 +304,7 @@ proptest! {
         let weights: Vec<f64> = (0..devices).map(|_| random.unit() * random.below(2) as f64 + 1e-9).collect();
         let total: f64 = weights.iter().sum();
         let compute: f64 = weights.iter().zip(&step.compute).map(|(weight, compute)| weight / total * compute).sum();
-        let bound = theta * compute + (1.0 - theta * cluster.overlap) * step.communication;
+        let bound = theta * compute + (1.0 - theta * cluster.hidden()) * step.communication;
         prop_assert!(bound <= step.seconds * (1.0 + 1e-12), "{bound} > {}", step.seconds);
     }
 
@@ -326,6 +326,7 @@ proptest! {
         let (graph, _, _, valid, mut random) = random_step(seed);
         let mut cluster = crate::testing::cluster(&[1e9, 1e9, 2e9, 2e9, 2e9], 1e8, 1e-5);
         cluster.overlap = random.unit();
+        cluster.interference = [0.0, random.unit()][random.below(2)];
         let halves = random.shares(&graph, 2);
         let spread = |list: &Vec<f64>| vec![list[0] / 2.0, list[0] / 2.0, list[1] / 4.0, list[1] / 4.0, list[1] / 2.0];
         let shares: Shares = halves.iter().map(spread).collect();

@@ -113,7 +113,8 @@ fn cluster(speeds: &[f64]) -> Cluster {
         format: "hap-cluster-1".into(),
         root,
         collectives: BTreeMap::new(),
-        overlap: 0.25,
+        overlap: 0.5,
+        interference: 0.5,
     }
 }
 
@@ -288,7 +289,7 @@ proptest! {
         let shares = from_splits(&graph, 3, &request.splits).expect("shares");
         let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
         let compute = step.compute.iter().sum::<f64>() / 3.0;
-        let priced = theta * compute + (1.0 - theta * cluster.overlap) * step.communication;
+        let priced = theta * compute + (1.0 - theta * cluster.hidden()) * step.communication;
         prop_assert!((found.cost - priced).abs() <= 1e-9 * priced.max(1e-9), "{} reported, {priced}", found.cost);
         prop_assert!(found.cost <= step.seconds * (1.0 + 1e-9), "{} > {}", found.cost, step.seconds);
     }

@@ -118,6 +118,7 @@ def test_repr_builds_an_equal_cluster():
         (lambda: hap.Cluster(["V1000"]), '"V1000" is not a known accelerator: did you mean V100'),
         (lambda: hap.Cluster(["V100"], link=1e9), r"link: expected a hap\.Link"),
         (lambda: hap.Cluster(["V100"], link=LINK, overlap=1.5), "overlap: expected a number from 0 to 1"),
+        (lambda: hap.Cluster(["V100"], link=LINK, interference=2), "interference: expected a number from 0 to 1"),
         (lambda: hap.Cluster(["V100"], link=LINK, collectives={"all_gather": COST}), 'unknown "all_gather"; expected'),
         (lambda: hap.Cluster(["V100"], link=LINK, collectives={"all_reduce/builtin": 1e9}), "CollectiveCost"),
         (

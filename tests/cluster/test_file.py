@@ -35,6 +35,7 @@ clusters = st.builds(
     st.lists(members, min_size=1, max_size=4),
     link=links,
     overlap=st.floats(0, 1),
+    interference=st.floats(0, 1),
     collectives=st.dictionaries(
         st.sampled_from(COLLECTIVES), st.builds(CollectiveCost, latency=not_negative, bandwidth=positive)
     ),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hap.cluster.accelerators import ACCELERATORS, canonical_name
 from hap.cluster.device import Device
-from hap.cluster.figures import not_negative
+from hap.cluster.figures import part
 from hap.cluster.link import COLLECTIVES, CollectiveCost, Link
 from hap.errors import ClusterError
 
@@ -29,7 +29,8 @@ class Cluster:
     Attributes:
         members: the devices and clusters, in rank order.
         link: what joins them.
-        overlap: share of communication that hides behind computation, 0 to 1.
+        overlap: share of communication that hides behind computation, 0 to 1: what the runtime does.
+        interference: of that share, the part by which computation takes longer meanwhile, 0 to 1, as measured.
         collectives: measured costs of collectives over the whole cluster, by ``kind/implementation``
             (:data:`hap.cluster.COLLECTIVES`); the others are derived from the links.
     """
@@ -37,6 +38,7 @@ class Cluster:
     members: tuple[Device | Cluster, ...]
     link: Link
     overlap: float = 0.0
+    interference: float = 0.0
     collectives: dict[str, CollectiveCost] = field(default_factory=dict)
 
     def __init__(
@@ -45,6 +47,7 @@ class Cluster:
         *,
         link: str | Link | None = None,
         overlap: float = 0.0,
+        interference: float = 0.0,
         collectives: Mapping[str, CollectiveCost] | None = None,
     ) -> None:
         """Builds the tree; names are looked up as by :class:`hap.Device` and :class:`hap.Link`.
@@ -76,12 +79,10 @@ class Cluster:
                 )
         if not isinstance(link, Link):
             raise ClusterError(f"Cluster: link: expected a hap.Link or a known one's name, got {link!r}")
-        overlap = not_negative(overlap, "Cluster: overlap")
-        if overlap > 1:
-            raise ClusterError(f"Cluster: overlap: expected a number from 0 to 1, got {overlap!r}")
         object.__setattr__(self, "members", leaves)
         object.__setattr__(self, "link", link)
-        object.__setattr__(self, "overlap", overlap)
+        object.__setattr__(self, "overlap", part(overlap, "Cluster: overlap"))
+        object.__setattr__(self, "interference", part(interference, "Cluster: interference"))
         object.__setattr__(self, "collectives", _collectives({} if collectives is None else collectives))
 
     @classmethod
@@ -97,6 +98,11 @@ class Cluster:
             for member in self.members
             for device in (member.devices if isinstance(member, Cluster) else (member,))
         )
+
+    @property
+    def hidden(self) -> float:
+        """Share of communication's time in which computation goes on."""
+        return self.overlap * (1.0 - self.interference)
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -169,7 +175,7 @@ def _member(member: object, position: int) -> Device | Cluster:
     if isinstance(member, str):
         return Device(member)
     if isinstance(member, Cluster):
-        if member.collectives or member.overlap:
+        if member.collectives or member.overlap or member.interference:
             raise ClusterError(f"Cluster: member {position}: collectives and overlap belong to the outermost cluster")
         return member
     if isinstance(member, Device):

@@ -18,6 +18,14 @@ def not_negative(value: object, field: str) -> float:
     return _number(value, field, "of at least 0", zero=True)
 
 
+def part(value: object, field: str) -> float:
+    """``value`` as a float. Raises :class:`ClusterError` unless it is a number from 0 to 1."""
+    number = not_negative(value, field)
+    if number > 1:
+        raise ClusterError(f"{field}: expected a number from 0 to 1, got {value!r}")
+    return number
+
+
 def _number(value: object, field: str, expected: str, *, zero: bool) -> float:
     if isinstance(value, Real) and not isinstance(value, bool):
         try:

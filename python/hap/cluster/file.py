@@ -7,7 +7,7 @@ from typing import Any
 
 from hap.cluster.cluster import Cluster
 from hap.cluster.device import Device, is_element_type, points_of
-from hap.cluster.figures import not_negative, positive
+from hap.cluster.figures import not_negative, part, positive
 from hap.cluster.link import COLLECTIVES, CollectiveCost, Link
 from hap.errors import ClusterError
 
@@ -23,6 +23,7 @@ def encode(cluster: Cluster, *, indent: int | None = None) -> str:
             name: {"latency": cost.latency, "bandwidth": cost.bandwidth} for name, cost in cluster.collectives.items()
         },
         "overlap": cluster.overlap,
+        **({"interference": cluster.interference} if cluster.interference else {}),
     }
     return json.dumps(content, indent=indent, allow_nan=False)
 
@@ -79,14 +80,12 @@ def _read_cluster(value: object) -> Cluster:
     # The version first: a file of another version should not be reported as one of this version with odd fields.
     if isinstance(value, dict) and value.get("format", FORMAT) != FORMAT:
         raise ClusterError(f'format: expected "{FORMAT}", got {value["format"]!r}')
-    content = _object(value, "", required=("format", "root"), optional=("collectives", "overlap"))
+    content = _object(value, "", required=("format", "root"), optional=("collectives", "overlap", "interference"))
     root = _read_group(content["root"], "root")
-    overlap = not_negative(content.get("overlap", 0.0), "overlap")
-    if overlap > 1:
-        raise ClusterError(f"overlap: expected a number from 0 to 1, got {overlap!r}")
+    overlap, interference = (part(content.get(name, 0.0), name) for name in ("overlap", "interference"))
     collectives = _object(content.get("collectives", {}), "collectives", optional=COLLECTIVES)
     costs = {name: _read_cost(entry, f"collectives.{name}") for name, entry in collectives.items()}
-    return Cluster(root.members, link=root.link, overlap=overlap, collectives=costs)
+    return Cluster(root.members, link=root.link, overlap=overlap, interference=interference, collectives=costs)
 
 
 def _read_cost(value: object, path: str) -> CollectiveCost:

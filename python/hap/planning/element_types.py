@@ -81,4 +81,10 @@ def _faster(cluster: Cluster, dtype: str) -> Cluster:
         )
 
     members = [mended(member) for member in cluster.members]
-    return Cluster(members, link=cluster.link, overlap=cluster.overlap, collectives=cluster.collectives)
+    return Cluster(
+        members,
+        link=cluster.link,
+        overlap=cluster.overlap,
+        interference=cluster.interference,
+        collectives=cluster.collectives,
+    )

@@ -173,7 +173,7 @@ def rung_at(problem: Problem, start: Candidate, memory: MemoryPrices, constraint
     synthesis = engine.synthesise(start.splits, Prices(start.weights, memory=memory), constraints)
     found = replace(candidate(problem, synthesis, start.splits), weights=start.weights)
     compute = sum(weight * busy for weight, busy in zip(start.weights, found.simulation.compute, strict=True))
-    seconds = compute + (1.0 - engine.cluster.overlap) * found.simulation.communication
+    seconds = compute + (1.0 - engine.cluster.hidden) * found.simulation.communication
     return Rung(place, found, memory, seconds, synthesis.cost - seconds)
 
 

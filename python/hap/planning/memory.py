@@ -98,7 +98,7 @@ def _start(problem: Problem, splits: Splits) -> Candidate:
     """Splits with prices of time: those of the devices that the cheapest program keeps busiest."""
     synthesis = problem.engine.synthesise(splits, first_prices(problem, splits), problem.constraints)
     found = candidate(problem, synthesis, splits)
-    return replace(found, weights=busiest(found.simulation, problem.engine.cluster.overlap).weights)
+    return replace(found, weights=busiest(found.simulation, problem.engine.cluster.hidden).weights)
 
 
 def _unit(problem: Problem, fastest: Candidate) -> MemoryPrices:

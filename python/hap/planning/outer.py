@@ -130,7 +130,7 @@ def _raise_bound(problem: Problem, best: Candidate, memory: MemoryPrices | None)
     Only bounds under the splits of the returned program count, so the splits stay as they are here.
     """
     engine = problem.engine
-    capacity, overlap = engine.machine.capacity, engine.cluster.overlap
+    capacity, overlap = engine.machine.capacity, engine.cluster.hidden
     splits = best.splits
     prices = Prices(best.weights or first_prices(problem, splits).weights, thetas(problem)[-1])
     anchor, bound, failures = prices, 0.0, 0

@@ -15,6 +15,8 @@ from hap.profiling.clock import Work, once, rounds
 
 # Larger problems are left out where one takes this part of all the time; a family has some sizes in any case.
 LARGEST, SIZES = 0.01, 4
+# Of times that should be equal, the part by which the larger problem takes longer: times rise.
+LEVEL = 1e-6
 # Columns of matrices, which are normalised by row.
 WIDTH = 256
 # Small ones are taken in turns out of a larger memory, as many at most: in a step they are rarely in the fastest cache.
@@ -68,12 +70,16 @@ def measure(
     least = iter([min(times) for times in zip(*found, strict=True)])
     points: dict[str, list[tuple[float, float]]] = {}
     for name, amount, count in measured:
-        line, mean = points.setdefault(name, []), sum(next(least) for _ in range(count)) / count
-        # Noise, where a smaller problem takes longer.
-        while line and line[-1][1] >= mean:
-            line.pop()
-        line.append((amount, mean))
-    return {name: tuple(line) for name, line in points.items()}
+        points.setdefault(name, []).append((amount, sum(next(least) for _ in range(count)) / count))
+    return {name: _rising(line) for name, line in points.items()}
+
+
+def _rising(points: list[tuple[float, float]]) -> Points:
+    """The points, with times that rise: what takes longer than something larger was disturbed."""
+    found = points[-1:]
+    for amount, seconds in reversed(points[:-1]):
+        found.append((amount, min(seconds, found[-1][1] * (1.0 - LEVEL))))
+    return tuple(reversed(found))
 
 
 def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:

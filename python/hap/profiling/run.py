@@ -20,7 +20,7 @@ from hap.cluster import COLLECTIVES, Cluster, CollectiveCost, Device, Link
 from hap.cluster.accelerators import recognised_name
 from hap.cluster.device import FAMILIES, MEMORY, RESERVE, Points
 from hap.errors import HapError
-from hap.profiling import collectives, operators
+from hap.profiling import collectives, interference, operators
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
 from hap.runtime.agree import Control, process_group
@@ -29,8 +29,10 @@ from hap.runtime.group import Group
 _log = logging.getLogger("hap")
 
 # Seconds for all operators, and for all collectives.
-OPERATORS, TRANSFERS = 40.0, 45.0
+OPERATORS, TRANSFERS = 35.0, 35.0
 QUICK_OPERATORS, QUICK_TRANSFERS = 2.0, 2.0
+# Of the seconds for collectives, those beside for computation that overlaps them.
+OVERLAPS = 0.2
 # Ranks on equal hardware whose times differ by less are equal.
 NOISE = 1.15
 # Fits that are off by more are told of.
@@ -59,8 +61,9 @@ def profile(
         quick: measures for a few seconds.
 
     Returns:
-        The cluster, the same on all ranks: devices with measured times and their free memory, measured collectives, and
-        the link that these follow from. Save it with :meth:`hap.Cluster.save`.
+        The cluster, the same on all ranks: devices with measured times and their free memory, measured collectives, the
+        link that these follow from, and how far communication slows computation that overlaps it (the runtime waits for
+        each collective, so nothing does today). Save it with :meth:`hap.Cluster.save`.
 
     Raises:
         CommunicationError: another rank has stopped.
@@ -98,15 +101,17 @@ def profile(
         )
         bar.update(task, description="collectives")
         lines = collectives.measure(names, group, control, where, seconds=transfer_seconds, advance=advance)
+        bar.update(task, description="both at once")
+        slowed = interference.measure(group, control, where, seconds=OVERLAPS * transfer_seconds) if names else 0.0
     everybody = control.gather(Measured(machine(where), points), "exchanging measurements")
     for name, line in lines.items():
         level = logging.WARNING if line.error > POOR_FIT and control.rank == 0 else logging.DEBUG
         _log.log(level, "profile: the times of %s are off their line by %.0f%%", name, 100.0 * line.error)
-    return describe(everybody, lines)
+    return describe(everybody, lines, slowed)
 
 
-def describe(everybody: Sequence[Measured], lines: dict[str, Line]) -> Cluster:
-    """The cluster that these measurements, by rank, describe."""
+def describe(everybody: Sequence[Measured], lines: dict[str, Line], slowed: float = 0.0) -> Cluster:
+    """The cluster that these measurements, by rank, describe; ``slowed`` is its interference."""
     everybody = alike(everybody)
     hosts = Counter(measured.machine.host for measured in everybody if measured.machine.threads)
     devices = [
@@ -120,7 +125,8 @@ def describe(everybody: Sequence[Measured], lines: dict[str, Line]) -> Cluster:
     exchange = lines["all_to_all/exchange"]
     others = len(everybody) - 1
     costs = {name: CollectiveCost(latency=line.latency, bandwidth=line.rate) for name, line in lines.items()}
-    return Cluster(devices, link=Link(bandwidth=exchange.rate, latency=exchange.latency / others), collectives=costs)
+    link = Link(bandwidth=exchange.rate, latency=exchange.latency / others)
+    return Cluster(devices, link=link, interference=slowed, collectives=costs)
 
 
 def alike(everybody: Sequence[Measured]) -> list[Measured]:

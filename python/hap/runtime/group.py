@@ -63,6 +63,12 @@ class Group:
                     "Most often another rank has stopped: look for the first error among all ranks."
                 ) from error
 
+    def start(self, buffer: torch.Tensor) -> Callable[[], object]:
+        """Begins an all-reduce of a buffer in place; what is returned waits for its end."""
+        assert self.process_group is not None, "a job of one process moves nothing"
+        work = dist.all_reduce(buffer, group=self.process_group, async_op=True)
+        return lambda: work is not None and work.wait()
+
     def request(self, request: Request) -> Any:
         """Carry one request out, to its end."""
         group = self.process_group
