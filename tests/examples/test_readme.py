@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import hap
+from hap.profiling.__main__ import main as profile_as_command
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 TRAINING, CLUSTERS, PLANNING, CONSTRAINTS, MEMORY, CHECKING, CHECKPOINTS, BIG = re.findall(
@@ -44,6 +45,15 @@ def names(tmp_path, monkeypatch):
         "y": torch.randn(12),
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
     }
+
+
+def test_the_command_that_measures(names, monkeypatch):
+    (arguments,) = re.findall(r"`torchrun --nproc-per-node 2 -m hap\.profiling ([^`]*)`", README)
+    for quick in ([], ["--quick"]):
+        monkeypatch.setattr("sys.argv", ["hap.profiling", *quick, *arguments.split()])
+        profile_as_command()
+        (device,) = hap.Cluster.load("cluster.json").devices
+        assert "matmul/float32" in device.measured
 
 
 @pytest.mark.parametrize("kept", range(3), ids=["measured", "planned at the first call", "example inputs"])

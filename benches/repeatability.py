@@ -1,0 +1,65 @@
+"""How far runs of ``hap.profile`` differ: ratios of what two runs, one after another, say of the same work.
+
+python benches/repeatability.py 4 [--quick]
+torchrun --nproc-per-node 2 benches/repeatability.py 4 [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+import sys
+
+import torch.distributed as dist
+
+import hap
+from hap.cluster import CollectiveCost
+
+BYTES = 2**20
+"""Of the tensors whose collectives are compared."""
+
+
+def times(cluster: hap.Cluster) -> dict[str, dict[float, float]]:
+    """Seconds by amount, by name of what was measured."""
+    found = {name: dict(points) for name, points in cluster.devices[0].measured.items()}
+    return found | {name: {BYTES: seconds(cost)} for name, cost in cluster.collectives.items()}
+
+
+def seconds(cost: CollectiveCost) -> float:
+    """What a collective of :data:`BYTES` takes."""
+    return cost.latency + BYTES / cost.bandwidth
+
+
+def differences(one: hap.Cluster, other: hap.Cluster) -> dict[str, list[float]]:
+    """By name, the ratios of the longer times to the shorter, minus 1."""
+    first, second = times(one), times(other)
+    shared = {name: sorted(first[name].keys() & second[name].keys()) for name in first}
+    return {
+        name: [math.exp(abs(math.log(first[name][amount] / second[name][amount]))) - 1.0 for amount in amounts]
+        for name, amounts in shared.items()
+    }
+
+
+def main() -> None:
+    """Rank 0 prints a line for each family and collective, and one for all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=int)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device")
+    options = parser.parse_args()
+    clusters = [hap.profile(device=options.device, quick=options.quick) for _ in range(options.runs)]
+    if dist.is_initialized() and dist.get_rank():
+        return
+    pairs = [differences(one, other) for one, other in itertools.pairwise(clusters)]
+    lines = {name: [value for pair in pairs for value in pair.get(name, [])] for name in pairs[0]}
+    lines["all"] = [value for values in lines.values() for value in values]
+    for name, values in lines.items():
+        within = sum(value <= 0.1 for value in values) / len(values)
+        text = f"median {statistics.median(values):6.1%}  largest {max(values):7.1%}  within 10%: {within:4.0%}"
+        sys.stdout.write(f"{name:30s} {text}\n")
+
+
+if __name__ == "__main__":
+    main()
