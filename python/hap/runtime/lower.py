@@ -7,6 +7,7 @@ takes its arguments boxed: as one list that it empties, so that saved values are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import getitem
@@ -122,6 +123,23 @@ def lower(
         schedule.gradients,
         saved,
     )
+
+
+def lower_steps(
+    axes: AxisGraph,
+    steps: Sequence[Step],
+    inputs: Sequence[Property],
+    outputs: Sequence[Property],
+    splits: Splits,
+    rank: int,
+    *,
+    ranks: int,
+    device: torch.device | None = None,
+) -> fx.GraphModule:
+    """Some steps as code of rank ``rank``, from ``[*inputs, group]`` to ``outputs``; all else as for :func:`lower`."""
+    emitter = _Emitter(_Rewrite(axes, splits, rank, ranks, device), list(inputs))
+    emitter.steps(tuple(steps))
+    return fx.GraphModule(torch.nn.Module(), emitter.finish(list(outputs)))
 
 
 def _drop_unused(graph: fx.Graph) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ from hap.runtime.session import Prepared, Session, device_of
 from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
 from hap.runtime.shards import named_state
 from hap.runtime.signature import Call
-from hap.runtime.step import StepFunction
+from hap.runtime.step import Backward, StepFunction
 from hap.runtime.weights import Weights
 from hap.trace.inputs import check_examples, map_inputs
 
@@ -93,6 +94,36 @@ class ParallelModule(nn.Module):
         )
         return marked[0] if len(marked) == 1 else marked
 
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Calls of the module in this context leave the reduction of their gradients to the next one outside of it.
+
+        As in DistributedDataParallel, what counts is where the forward runs. Until the backward of a call outside of
+        the context, what was accumulated lies in hap's own buffers and ``grad`` of the parameters stays as it was;
+        that backward then adds all of it. ``zero_grad()`` of the model or of the optimiser drops it; an optimiser's
+        step before the reduction raises. ::
+
+            for batch in microbatches[:-1]:
+                with model.no_sync():
+                    (model(*batch) / len(microbatches)).backward()
+            (model(*microbatches[-1]) / len(microbatches)).backward()
+
+        Gradients of inputs are there at once. Buffers (running statistics) are updated by every call. Where
+        microbatches differ in shape, they may have several plans; whenever the plan changes, what was accumulated
+        under the one before is reduced.
+        """
+        session = self._hap_session
+        before, session.synchronising = session.synchronising, False
+        try:
+            yield
+        finally:
+            session.synchronising = before
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of any module; also drops what was accumulated under :meth:`no_sync`."""
+        super().zero_grad(set_to_none)
+        self._hap_session.sums.forget(list(self.parameters()))
+
     def full_parameter(self, name: str) -> torch.Tensor:
         """The whole of a parameter or buffer on every rank. A collective: all ranks must call it."""
         state = named_state(self)
@@ -128,6 +159,7 @@ def parallelize(
     forbid: Pins | None = None,
     optimiser: Optimiser = "Adam",
     weights: str | os.PathLike[str] | None = None,
+    accumulation: bool = False,
 ) -> Any:
     """Train a module on several devices, each its share, with the same loss and gradients as on one.
 
@@ -175,6 +207,10 @@ def parallelize(
         optimiser: what will train the parameters, for the prediction of memory, as for :func:`hap.plan`.
         weights: safetensors that hold the parameters, a file or a folder (with Hugging Face's index where there are
             several), in place of the module's. Each rank reads its slices. Buffers may be missing.
+        accumulation: whether to count the buffers of ``model.no_sync()`` in that prediction, one tensor of its piece
+            for each parameter. They are then kept to that: gradients that are scattered are so for each microbatch.
+            Without it, buffers hold what is there before the scatter, whole tensors, and are not counted. With
+            ``plan=``, give it to :func:`hap.plan` too.
 
     Raises:
         RuntimeMismatchError: the number of processes is not that of the devices, an accelerator is another one than
@@ -194,7 +230,7 @@ def parallelize(
         if plan is not None and given:
             raise HapError(f"{argument}= has no effect on a plan made before: give it to hap.plan")
     read_pins(pin, forbid)
-    optimiser = optimiser_tensors(optimiser)
+    optimiser = optimiser_tensors(optimiser) + int(accumulation)
     if plan is not None:
         optimiser = plan.optimiser_tensors
         forbidden_axes, required_axis = plan.forbidden_axes, plan.required_axis
@@ -228,7 +264,7 @@ def parallelize(
 
     def taken() -> Session:
         read = None if weights is None else Weights(weights)
-        return Session(module, cluster, control, group, make_plan, seed, read)
+        return Session(module, cluster, control, group, make_plan, seed, read, within=accumulation)
 
     session = control.together(taken, "taking the module")
     check_hardware(control, cluster, session.device)
@@ -279,13 +315,28 @@ def run(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch.autocast(session.device.type, enabled=False):
         if tangents and torch.is_grad_enabled():
             differentiable = [state.get(name, call.tensors.get(name)) for name in step.differentiable()]
-            results = list(StepFunction.apply(step, inputs, tangents, *differentiable))  # type: ignore[no-untyped-call]
+            backward = _backward(session, prepared)
+            results = list(StepFunction.apply(step, inputs, tangents, backward, *differentiable))  # type: ignore[no-untyped-call]
         else:
             with torch.no_grad():
                 results = step.infer(inputs)
     if any(graph.inputs[given.input].kind == "rng" for given in step.program.inputs):
         session.steps += 1
     return _outputs(session, prepared, results, state)
+
+
+def _backward(session: Session, prepared: Prepared) -> Backward:
+    """The backward of a call that is made now: under ``no_sync`` it only sums up, and the next one outside reduces."""
+    last = session.synchronising
+
+    def backward(
+        saved: list[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        if last and not session.sums.pending:
+            return prepared.step.backward(saved, gradients)
+        return session.sums.backward(lambda: prepared.parts, saved, gradients, last=last)
+
+    return backward
 
 
 def _piece(

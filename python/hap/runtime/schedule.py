@@ -12,6 +12,7 @@ from what was saved; and what reads it before it is freed runs in the forward pa
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -233,14 +234,14 @@ def _cut(
     tangents = [given for given in inputs if graph.inputs[given.input].kind == "tangent"]
     before = [given for given in inputs if graph.inputs[given.input].kind != "tangent"]
 
-    backward = _ancestors(steps, [one.needs for one in backward_asked])
+    backward = ancestors(steps, [one.needs for one in backward_asked])
     wanted = [one.needs for one in forward_asked]
     turn = _turn(steps, {given.gains for given in tangents})
     gone = {prop for prop, position in freed.items() if position <= turn}
     for step, needed in zip(steps[:turn], backward[:turn], strict=True):
         if needed and not gone.isdisjoint(needs_of(step)):
             wanted.extend(gains_of(step))
-    forward = _ancestors(steps, wanted)
+    forward = ancestors(steps, wanted)
     forward_steps = [step for step, needed in zip(steps, forward, strict=True) if needed]
     backward_steps = [
         step for step, first, needed in zip(steps, forward, backward, strict=True) if needed and not first
@@ -273,7 +274,7 @@ def _turn(steps: list[Step], tangents: set[Property]) -> int:
     return next(reading, len(steps))
 
 
-def _ancestors(steps: list[Step], wanted: list[Property]) -> list[bool]:
+def ancestors(steps: Sequence[Step], wanted: Iterable[Property]) -> list[bool]:
     """Which steps the wanted properties need; where two steps yield one property, the first is taken."""
     first: dict[Property, int] = {}
     for index, step in enumerate(steps):

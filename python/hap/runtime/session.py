@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from hap.graph import Graph
 from hap.program import Placements, Splits
 from hap.rules import BATCH
 from hap.rules.pieces import Place
+from hap.runtime.accumulate import Accumulation, Parts, in_parts
 from hap.runtime.agree import Control, ranks_text
 from hap.runtime.changes import Changes
 from hap.runtime.group import Group
@@ -58,6 +60,7 @@ class Prepared:
         constants: values of the graph's constants, by tensor, on this rank's device.
         layouts: how inputs, outputs, parameters and buffers lie.
         refused: names of the outputs that carry no gradient although one device would record one.
+        within: see :func:`hap.runtime.accumulate.in_parts`.
     """
 
     axes: AxisGraph
@@ -67,11 +70,17 @@ class Prepared:
     constants: dict[int, torch.Tensor]
     layouts: dict[Property, Layout]
     refused: frozenset[str]
+    within: bool
 
     @property
     def graph(self) -> Graph:
         """The reference program."""
         return self.axes.graph
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The backward for microbatches that are reduced together."""
+        return in_parts(self.axes, self.plan.program, self.splits, self.step, within=self.within)
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -98,6 +107,11 @@ class Session:
         make_plan: plans an annotated graph, run on rank 0; takes the axes, stored placements and fixed splits.
         seed: seed of the random numbers in the graph, of 64 bits, signed.
         weights: a checkpoint that parameters and buffers are read from.
+        within: whether sums over microbatches must fit the memory that was planned.
+
+    Attributes:
+        synchronising: whether the backwards of calls reduce gradients: not under ``no_sync``.
+        sums: of the gradients of microbatches.
     """
 
     def __init__(
@@ -109,6 +123,8 @@ class Session:
         make_plan: Callable[[AxisGraph, dict[str, Placements], Splits], str],
         seed: int,
         weights: Weights | None = None,
+        *,
+        within: bool,
     ) -> None:
         check_sources(module, weights)
         self.module = module
@@ -122,6 +138,9 @@ class Session:
         self.device = device_of(module)
         self.seed = seed
         self.steps = 0
+        self.within = within
+        self.synchronising = True
+        self.sums = Accumulation(self.state)
         self.latest: Prepared | None = None
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -182,7 +201,7 @@ class Session:
             if change is not None:
                 raise HapError(change)
             return (call.samples,)
-        mine = [number, call.samples, int(change is not None), self.seed, self.steps]
+        mine = [number, call.samples, int(change is not None), int(self.synchronising), self.seed, self.steps]
         numbers = self.control.numbers(mine, "comparing the ranks' inputs")
         changed = [rank for rank, entry in enumerate(numbers) if entry[2]]
         if changed:
@@ -193,7 +212,9 @@ class Session:
             module = {"the names of parameters": ", ".join(self.state()), "training flags or requires_grad": str(flags)}
             self.control.same(module, "the module at one call")
             raise RuntimeMismatchError("the ranks call the module in different ways")
-        if any(entry[3:] != (self.seed, self.steps) for entry in numbers):
+        if len({entry[3] for entry in numbers}) > 1:
+            self.control.same({"whether they call the module under no_sync()": str(not self.synchronising)}, "one call")
+        if any(entry[4:] != (self.seed, self.steps) for entry in numbers):
             self.control.same({"rng_state": f"({self.seed}, {self.steps})"}, "the random numbers of one call")
         return tuple(entry[1] for entry in numbers)
 
@@ -245,8 +266,8 @@ class Session:
         self._store(axes.graph, {given.input: layouts[given.gains] for given in program.inputs})
         updated = frozenset(entry.of for entry in axes.graph.outputs if entry.kind == "buffer" and entry.of is not None)
         constants = {tensor: value.to(self.device) for tensor, value in axes.graph.constants.items()}
-        step = Step(axes.graph, program, self.group, updated)
-        return Prepared(axes, plan, splits, step, constants, layouts, without_gradient(axes.graph))
+        step = Step(axes.graph, program, self.group, updated, self.device)
+        return Prepared(axes, plan, splits, step, constants, layouts, without_gradient(axes.graph), self.within)
 
     def _store(self, graph: Graph, layouts: dict[int, Layout]) -> None:
         """Place parameters and buffers, the first time; afterwards they lie as they are."""

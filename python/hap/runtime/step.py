@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import fx
 from torch.autograd.function import once_differentiable
 
 from hap.errors import HapError
@@ -26,12 +27,14 @@ class Step:
         program: what this rank runs.
         group: the ranks.
         updated: tensors of the buffers that a step updates.
+        device: where this rank computes.
     """
 
     graph: Graph
     program: LocalProgram
     group: Group
     updated: frozenset[int]
+    device: torch.device
 
     def differentiable(self) -> tuple[str, ...]:
         """Names of the parameters and inputs that get a gradient, in the order of ``gradients``."""
@@ -52,12 +55,18 @@ class Step:
                 saved[position] = saved[position].clone()
         return results[:count], saved
 
-    def backward(self, saved: list[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    def backward(
+        self,
+        saved: list[torch.Tensor],
+        gradients: Sequence[torch.Tensor | None],
+        code: fx.GraphModule | None = None,
+    ) -> list[torch.Tensor]:
         """Gradients of parameters and inputs. Empties ``saved``.
 
         Args:
             saved: from :meth:`forward`.
             gradients: of the outputs, in their order; ``None`` where there is none.
+            code: what to run in the place of the program's backward, with the same arguments.
         """
         by_name = {
             self.graph.outputs[one.output].name: g for one, g in zip(self.program.outputs, gradients, strict=True)
@@ -73,13 +82,12 @@ class Step:
                 value = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
             arguments.append(value)
         arguments.append(self.group)
-        backward = self.program.backward
+        backward = self.program.backward if code is None else code
         assert backward is not None
-        results = backward(arguments)
-        return _apart(results)
+        return apart(backward(arguments))
 
 
-def _apart(results: list[torch.Tensor]) -> list[torch.Tensor]:
+def apart(results: list[torch.Tensor]) -> list[torch.Tensor]:
     """The results, none sharing memory with another: autograd keeps them, and optimisers write to them."""
     seen: set[int] = set()
     for position, result in enumerate(results):
@@ -115,17 +123,27 @@ class _Saved:
         return values
 
 
+Backward: TypeAlias = Callable[[list[torch.Tensor], Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]]
+"""From what the forward saved and gradients of outputs to gradients of the differentiable arguments."""
+
+
 class StepFunction(torch.autograd.Function):
     """Runs a step's forward, and its backward when autograd asks for it."""
 
     @staticmethod
     def forward(
-        ctx: Any, step: Step, inputs: list[Any], tangents: frozenset[str], *differentiable: torch.Tensor
+        ctx: Any,
+        step: Step,
+        inputs: list[Any],
+        tangents: frozenset[str],
+        backward: Backward,
+        *differentiable: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """All outputs; those without a tangent are not differentiable."""
+        """All outputs; those without a tangent are not differentiable. ``backward`` gives the gradients later."""
         outputs, saved = step.forward(inputs)
         inputs.clear()
         ctx.saved = _Saved(step, saved)
+        ctx.run_backward = backward
         ctx.set_materialize_grads(False)
         names = [step.graph.outputs[one.output].name for one in step.program.outputs]
         kinds = [step.graph.outputs[one.output].kind for one in step.program.outputs]
@@ -143,4 +161,4 @@ class StepFunction(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients of the differentiable arguments."""
         saved: _Saved = ctx.saved
-        return (None, None, None, *saved.step.backward(saved.take(), gradients))
+        return (None, None, None, None, *ctx.run_backward(saved.take(), gradients))

@@ -1,0 +1,238 @@
+"""Gradient accumulation: what microbatches under ``no_sync`` add up, and the one reduction that follows.
+
+A gradient ends in a *tail*: conversions, and operators that only rearrange or cast. All of it is linear, so that the
+sum over microbatches can be taken before the first collective of the tail, which then runs once. A backward is
+therefore lowered in two parts, the first up to the *summands*, the second from their sums to the gradients.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from hap.errors import HapError
+from hap.placement import PARTIAL
+from hap.runtime.lower import lower_steps
+from hap.runtime.schedule import Change, Property, Schedule, ancestors, arrange, gains_of, needs_of
+from hap.runtime.schedule import Step as Instruction
+from hap.runtime.step import Step, apart
+
+if TYPE_CHECKING:
+    from hap.program import Program, Splits
+    from hap.rules import AxisGraph
+
+_MOVING = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A backward in two parts; each takes a list, which it empties.
+
+    Attributes:
+        step: the same in one.
+        summing: ``[*saved, *tangents, group]`` to ``[*summands, *gradients of inputs]``.
+        reducing: ``[*sums of summands, group]`` to the gradients of parameters.
+        types: of the sums. That of the gradient, which may be wider than the summand's own.
+        parameters: names of the parameters, in the order of the gradients.
+        parents: for each sum, the parameters whose gradients are made from it.
+    """
+
+    step: Step
+    summing: fx.GraphModule
+    reducing: fx.GraphModule
+    types: tuple[torch.dtype, ...]
+    parameters: tuple[str, ...]
+    parents: tuple[frozenset[str], ...]
+
+
+def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, within: bool) -> Parts:
+    """Lower the backward of ``step`` in two parts.
+
+    Args:
+        axes: the annotated graph.
+        program: the program.
+        splits: its splits.
+        step: the same, lowered whole.
+        within: keep no sum that may be larger than this rank's piece of the gradient: where a gradient is scattered,
+            it is reduced for each microbatch.
+    """
+    schedule = arrange(axes, program)
+    graph, local = axes.graph, step.program
+    own = [one for one in schedule.gradients if graph.outputs[one.output].kind == "gradient"]
+    others = [one.needs for one in schedule.gradients if graph.outputs[one.output].kind != "gradient"]
+    sources = {one.needs: summand(axes, schedule, one.needs, within=within) for one in own}
+    summands = list(dict.fromkeys(sources.values()))
+    types = {prop: graph.tensors[prop.tensor].dtype for prop in summands}
+    parents: dict[Property, set[str]] = {prop: set() for prop in summands}
+    for one in own:
+        source = sources[one.needs]
+        types[source] = torch.promote_types(types[source], graph.tensors[one.needs.tensor].dtype)
+        parents[source].add(graph.outputs[one.output].name)
+
+    def code(steps: Iterable[Instruction], inputs: list[Property], outputs: list[Property]) -> fx.GraphModule:
+        steps = list(steps)
+        needed = ancestors(steps, outputs)
+        chosen = [one for one, wanted in zip(steps, needed, strict=True) if wanted]
+        ranks, device = step.group.size, step.device
+        return lower_steps(axes, chosen, inputs, outputs, splits, local.rank, ranks=ranks, device=device)
+
+    made = set(summands)
+    tail = [one for one in schedule.backward if made.isdisjoint(gains_of(one))]
+    return Parts(
+        step,
+        code(schedule.backward, [*local.saved, *(given.gains for given in local.tangents)], [*summands, *others]),
+        code(tail, summands, [one.needs for one in own]),
+        tuple(types.values()),
+        tuple(graph.outputs[one.output].name for one in own),
+        tuple(frozenset(names) for names in parents.values()),
+    )
+
+
+def summand(axes: AxisGraph, schedule: Schedule, gradient: Property, *, within: bool = False) -> Property:
+    """The property that a gradient's sum over microbatches is best taken of: before the first collective of its tail.
+
+    ``within`` is as for :func:`in_parts`.
+    """
+    makers: dict[Property, Instruction] = {}
+    for step in schedule.backward:
+        for prop in gains_of(step):
+            makers.setdefault(prop, step)
+    at = best = gradient
+    while (maker := makers.get(at)) is not None and _linear(axes, maker):
+        (at,) = needs_of(maker)
+        if isinstance(maker, Change) and maker.instruction.conversion in _MOVING:
+            best = at
+    return gradient if within and gradient.placements != ("R",) else best
+
+
+def _linear(axes: AxisGraph, step: Instruction) -> bool:
+    """Whether a step is a conversion, or an operator that rearranges, scales or casts: linear in its only operand."""
+    if isinstance(step, Change):
+        return True
+    if len(step.needs) != 1 or len(step.gains) != 1:
+        return False
+    tensors = axes.graph.tensors
+    if math.prod(tensors[step.needs[0].tensor].shape) != math.prod(tensors[step.gains[0].tensor].shape):
+        return False
+    passes = (PARTIAL,), (PARTIAL,)
+    return any((choice.inputs, choice.outputs) == passes for choice in axes.choices[step.operator])
+
+
+_KEPT: weakref.WeakSet[Accumulation] = weakref.WeakSet()
+
+
+class Accumulation:
+    """The sums of one parallel module.
+
+    At most one set is unreduced: where microbatches come under several plans, those of the plan before are reduced, and
+    what they give is added to the gradients to come.
+
+    Args:
+        state: the module's parameters by name.
+    """
+
+    def __init__(self, state: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        self._state = state
+        self._parts: Parts | None = None
+        self._sums: list[torch.Tensor] = []
+        self._reduced: dict[str, torch.Tensor] = {}
+        _KEPT.add(self)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are gradients to reduce or to hand over."""
+        return self._parts is not None or bool(self._reduced)
+
+    def backward(
+        self, parts: Callable[[], Parts], saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None], *, last: bool
+    ) -> list[torch.Tensor | None]:
+        """Gradients of one microbatch, as :meth:`Step.backward`; ``None`` for parameters until the ``last``."""
+        part = parts()
+        values = part.step.backward(saved, tangents, part.summing)
+        count = len(part.types)
+        self._add(part, values[:count])
+        others = iter(values[count:])
+        del values
+        gradients: dict[str, torch.Tensor] = {}
+        if last:
+            self._reduce()
+            gradients, self._reduced = self._reduced, {}
+        graph = part.step.graph
+        outputs = [graph.outputs[one.output] for one in part.step.program.gradients]
+        result = [gradients.pop(one.name, None) if one.kind == "gradient" else next(others) for one in outputs]
+        self._deliver(gradients)
+        return result
+
+    def _add(self, parts: Parts, values: list[torch.Tensor]) -> None:
+        if self._parts is not parts:
+            self._reduce()
+        if self._parts is None:
+            self._parts = parts
+            for dtype in parts.types:
+                # A copy: a gradient may share its memory with a tangent or with what was saved.
+                self._sums.append(values.pop(0).to(dtype, copy=True, memory_format=torch.contiguous_format))
+        else:
+            for total in self._sums:
+                total.add_(values.pop(0))
+
+    def _reduce(self) -> None:
+        """From sums to gradients."""
+        if (parts := self._parts) is None:
+            return
+        arguments: list[object] = [*self._sums, parts.step.group]
+        self._parts, self._sums = None, []
+        for name, gradient in zip(parts.parameters, apart(parts.reducing(arguments)), strict=True):
+            before = self._reduced.get(name)
+            self._reduced[name] = gradient if before is None else before.add_(gradient)
+
+    def _deliver(self, gradients: dict[str, torch.Tensor]) -> None:
+        """Hand over gradients of parameters that the last microbatch does not train."""
+        if gradients:
+            state = self._state()
+            for name, gradient in gradients.items():
+                parameter = state[name]
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def names(self, parameters: Iterable[torch.Tensor]) -> list[str]:
+        """Those of the parameters that have a part in the sums."""
+        summed = {*self._reduced, *(() if self._parts is None else self._parts.parameters)}
+        chosen = {id(parameter) for parameter in parameters}
+        state = self._state() if summed else {}
+        return sorted(name for name in summed if id(state[name]) in chosen)
+
+    def forget(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Drop what was summed up for these parameters."""
+        dropped = frozenset(self.names(parameters))
+        for name in dropped:
+            self._reduced.pop(name, None)
+        if self._parts is None:
+            return
+        if dropped.issuperset(self._parts.parameters):
+            self._parts, self._sums = None, []
+            return
+        for total, names in zip(self._sums, self._parts.parents, strict=True):
+            if names <= dropped:
+                total.zero_()
+
+
+def forget(parameters: Sequence[torch.Tensor]) -> None:
+    """Drop the sums of these parameters, whatever module they are of."""
+    for one in _KEPT:
+        if one.pending:
+            one.forget(parameters)
+
+
+def check_reduced(parameters: Sequence[torch.Tensor], what: str) -> None:
+    """Raise where gradients of these parameters wait for their reduction."""
+    names = [name for one in _KEPT if one.pending for name in one.names(parameters)]
+    if names:
+        raise HapError(
+            f'{what}: the gradient of "{names[0]}" and {len(names) - 1} more were accumulated under no_sync() and not '
+            "reduced yet: run the last microbatch, forward and backward, outside of no_sync(); or drop them by zero_grad()"
+        )
