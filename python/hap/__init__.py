@@ -11,6 +11,7 @@ from hap.planning.simulated import SimulatedStep, simulate
 from hap.profiling import profile
 from hap.rules.register import register_rule, unregister_rule
 from hap.runtime.check import CheckResult, check
+from hap.runtime.clipping import clip_grad_norm_
 from hap.runtime.module import parallelize
 from hap.runtime.sampler import DistributedSampler
 from hap.runtime.sharded_tensor import ShardedTensor
@@ -26,6 +27,7 @@ __all__ = [
     "ShardedTensor",
     "SimulatedStep",
     "check",
+    "clip_grad_norm_",
     "errors",
     "export_safetensors",
     "full_state_dict",

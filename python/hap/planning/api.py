@@ -15,7 +15,7 @@ from hap.cluster import Cluster, Device
 from hap.errors import PlanError
 from hap.planning.element_types import warn_of_slow_types
 from hap.planning.engine import Limits, parse_program
-from hap.planning.optimisers import Optimiser
+from hap.planning.optimisers import Optimiser, optimiser_tensors
 from hap.planning.outer import Found, search
 from hap.planning.pins import Pins, read_pins, spelled_by_name
 from hap.planning.plan import FORMAT, Fingerprints, Plan, Replica, Stage
@@ -39,6 +39,7 @@ def plan(
     pin: Pins | None = None,
     forbid: Pins | None = None,
     optimiser: Optimiser = "Adam",
+    accumulation: bool = False,
     limits: Limits | None = None,
     progress: Callable[[Report], object] | None = None,
 ) -> Plan:
@@ -83,6 +84,8 @@ def plan(
         forbid: likewise, the placements that they must not have.
         optimiser: what will train the parameters, for the prediction of memory: an optimiser of ``torch.optim``, its
             class, the name of that, or the number of tensors of a parameter's shape that it keeps per parameter.
+        accumulation: whether gradients will be accumulated over microbatches, for the prediction of memory: one tensor
+            more per parameter, as for :func:`hap.parallelize`.
         limits: limits of each synthesis, :class:`hap.planning.engine.Limits`; by default there are none that models of
             usual size meet.
         progress: called with a :class:`hap.planning.progress.Report` at each phase of planning, and about every 20 ms
@@ -111,7 +114,7 @@ def plan(
             forbidden_axes=forbidden_axes,
             required_axis=required_axis,
             pins=pins,
-            optimiser=optimiser,
+            optimiser=optimiser_tensors(optimiser) + int(accumulation),
             limits=limits,
         )
         return make_plan(problem, search(problem, shown), axes)

@@ -135,10 +135,14 @@ class Accumulation:
 
     Args:
         state: the module's parameters by name.
+
+    Attributes:
+        awaited: whether calls were made under ``no_sync`` since the last reduction.
     """
 
     def __init__(self, state: Callable[[], Mapping[str, torch.Tensor]]) -> None:
         self._state = state
+        self.awaited = False
         self._parts: Parts | None = None
         self._sums: list[torch.Tensor] = []
         self._reduced: dict[str, torch.Tensor] = {}
@@ -150,21 +154,25 @@ class Accumulation:
         return self._parts is not None or bool(self._reduced)
 
     def backward(
-        self, parts: Callable[[], Parts], saved: list[torch.Tensor], tangents: Sequence[torch.Tensor | None], *, last: bool
+        self,
+        parts: Parts,
+        saved: list[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+        *,
+        last: bool,
     ) -> list[torch.Tensor | None]:
         """Gradients of one microbatch, as :meth:`Step.backward`; ``None`` for parameters until the ``last``."""
-        part = parts()
-        values = part.step.backward(saved, tangents, part.summing)
-        count = len(part.types)
-        self._add(part, values[:count])
+        values = parts.step.backward(saved, tangents, parts.summing)
+        count = len(parts.types)
+        self._add(parts, values[:count])
         others = iter(values[count:])
         del values
         gradients: dict[str, torch.Tensor] = {}
         if last:
             self._reduce()
             gradients, self._reduced = self._reduced, {}
-        graph = part.step.graph
-        outputs = [graph.outputs[one.output] for one in part.step.program.gradients]
+        graph = parts.step.graph
+        outputs = [graph.outputs[one.output] for one in parts.step.program.gradients]
         result = [gradients.pop(one.name, None) if one.kind == "gradient" else next(others) for one in outputs]
         self._deliver(gradients)
         return result
@@ -191,13 +199,22 @@ class Accumulation:
             before = self._reduced.get(name)
             self._reduced[name] = gradient if before is None else before.add_(gradient)
 
+    def finish(self) -> None:
+        """Reduce and hand over what is left: of calls under ``no_sync`` whose backward ran after that of the last."""
+        self._reduce()
+        gradients, self._reduced = self._reduced, {}
+        self._deliver(gradients)
+
     def _deliver(self, gradients: dict[str, torch.Tensor]) -> None:
-        """Hand over gradients of parameters that the last microbatch does not train."""
+        """Hand over gradients without autograd."""
         if gradients:
             state = self._state()
             for name, gradient in gradients.items():
                 parameter = state[name]
-                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+                if parameter.grad is None:
+                    parameter.grad = gradient
+                else:
+                    parameter.grad.add_(gradient)
 
     def names(self, parameters: Iterable[torch.Tensor]) -> list[str]:
         """Those of the parameters that have a part in the sums."""
@@ -233,6 +250,7 @@ def check_reduced(parameters: Sequence[torch.Tensor], what: str) -> None:
     names = [name for one in _KEPT if one.pending for name in one.names(parameters)]
     if names:
         raise HapError(
-            f'{what}: the gradient of "{names[0]}" and {len(names) - 1} more were accumulated under no_sync() and not '
-            "reduced yet: run the last microbatch, forward and backward, outside of no_sync(); or drop them by zero_grad()"
+            f'{what}: the gradient of "{names[0]}" and {len(names) - 1} more were accumulated under no_sync() and are '
+            "not reduced yet: run the last microbatch, forward and backward, outside of no_sync(), or call zero_grad() "
+            "to drop them"
         )

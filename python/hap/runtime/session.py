@@ -24,6 +24,7 @@ from hap.runtime.group import Group
 from hap.runtime.inspected import Inspected
 from hap.runtime.lower import lower
 from hap.runtime.materialise import check_sources, materialise
+from hap.runtime.optimisers import watch
 from hap.runtime.placing import Layout, layout
 from hap.runtime.schedule import Property
 from hap.runtime.shards import check_replaceable, place, release
@@ -127,6 +128,7 @@ class Session:
         within: bool,
     ) -> None:
         check_sources(module, weights)
+        watch()
         self.module = module
         self.weights = weights
         self.cluster = cluster

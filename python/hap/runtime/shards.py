@@ -11,7 +11,7 @@ from torch import nn
 
 from hap.errors import HapError
 from hap.runtime.group import Group
-from hap.runtime.optimisers import is_shard, mark_shard
+from hap.runtime.optimisers import mark
 from hap.runtime.placing import Layout
 
 
@@ -119,13 +119,13 @@ def put_piece(
     """
     split = layout is not None and layout.along is not None and group.size > 1
     if isinstance(tensor, nn.Parameter):
-        if tensor.is_meta or piece.shape != tensor.shape or (split and not is_shard(tensor)):
+        if tensor.is_meta or split:
             _swap(name, tensor, nn.Parameter(piece, requires_grad=tensor.requires_grad))
-            if split:
-                mark_shard(tensor, name)
         elif piece.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
                 tensor.copy_(piece)
+        if group.size > 1:
+            mark(tensor, name, sharded=split)
     elif tensor.is_meta or piece.shape != tensor.shape:
         _set_buffer(module, tensor, piece)
     elif piece.data_ptr() != tensor.data_ptr():
