@@ -19,7 +19,7 @@ from torch import fx
 from hap.errors import HapError
 from hap.placement import PARTIAL
 from hap.runtime.lower import lower_steps
-from hap.runtime.schedule import Change, Property, Schedule, ancestors, arrange, gains_of, needs_of
+from hap.runtime.schedule import Change, Property, ancestors, arrange, gains_of, needs_of
 from hap.runtime.schedule import Step as Instruction
 from hap.runtime.step import Step, apart
 
@@ -66,7 +66,8 @@ def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, w
     graph, local = axes.graph, step.program
     own = [one for one in schedule.gradients if graph.outputs[one.output].kind == "gradient"]
     others = [one.needs for one in schedule.gradients if graph.outputs[one.output].kind != "gradient"]
-    sources = {one.needs: summand(axes, schedule, one.needs, within=within) for one in own}
+    makers = _makers(schedule.backward)
+    sources = {one.needs: summand(axes, makers, one.needs, within=within) for one in own}
     summands = list(dict.fromkeys(sources.values()))
     types = {prop: graph.tensors[prop.tensor].dtype for prop in summands}
     parents: dict[Property, set[str]] = {prop: set() for prop in summands}
@@ -75,18 +76,21 @@ def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, w
         types[source] = torch.promote_types(types[source], graph.tensors[one.needs.tensor].dtype)
         parents[source].add(graph.outputs[one.output].name)
 
-    def code(steps: Iterable[Instruction], inputs: list[Property], outputs: list[Property]) -> fx.GraphModule:
-        steps = list(steps)
+    def code(steps: Sequence[Instruction], inputs: list[Property], outputs: list[Property]) -> fx.GraphModule:
         needed = ancestors(steps, outputs)
         chosen = [one for one, wanted in zip(steps, needed, strict=True) if wanted]
         ranks, device = step.group.size, step.device
-        return lower_steps(axes, chosen, inputs, outputs, splits, local.rank, ranks=ranks, device=device)
+        # This rank saves what its backward reads.
+        absent = [prop for prop in inputs if prop in unsaved]
+        return lower_steps(axes, chosen, inputs, outputs, splits, local.rank, ranks=ranks, device=device, absent=absent)
 
-    made = set(summands)
+    unsaved = frozenset(schedule.saved) - frozenset(local.saved)
+    before = [*schedule.saved, *(given.gains for given in schedule.tangents)]
+    made = frozenset(summands)
     tail = [one for one in schedule.backward if made.isdisjoint(gains_of(one))]
     return Parts(
         step,
-        code(schedule.backward, [*local.saved, *(given.gains for given in local.tangents)], [*summands, *others]),
+        code(schedule.backward, before, [*summands, *others]),
         code(tail, summands, [one.needs for one in own]),
         tuple(types.values()),
         tuple(graph.outputs[one.output].name for one in own),
@@ -94,15 +98,26 @@ def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, w
     )
 
 
-def summand(axes: AxisGraph, schedule: Schedule, gradient: Property, *, within: bool = False) -> Property:
-    """The property that a gradient's sum over microbatches is best taken of: before the first collective of its tail.
-
-    ``within`` is as for :func:`in_parts`.
-    """
+def _makers(steps: Sequence[Instruction]) -> dict[Property, Instruction]:
+    """The first step that yields each property."""
     makers: dict[Property, Instruction] = {}
-    for step in schedule.backward:
+    for step in steps:
         for prop in gains_of(step):
             makers.setdefault(prop, step)
+    return makers
+
+
+def summand(
+    axes: AxisGraph, makers: Mapping[Property, Instruction], gradient: Property, *, within: bool = False
+) -> Property:
+    """The property that a gradient's sum over microbatches is best taken of: before the first collective of its tail.
+
+    Args:
+        axes: the annotated graph.
+        makers: by property, the step of the backward that yields it.
+        gradient: the gradient.
+        within: as for :func:`in_parts`.
+    """
     at = best = gradient
     while (maker := makers.get(at)) is not None and _linear(axes, maker):
         (at,) = needs_of(maker)

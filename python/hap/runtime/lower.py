@@ -7,7 +7,7 @@ takes its arguments boxed: as one list that it empties, so that saved values are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import getitem
@@ -135,11 +135,18 @@ def lower_steps(
     *,
     ranks: int,
     device: torch.device | None = None,
+    absent: Collection[Property] = (),
 ) -> fx.GraphModule:
-    """Some steps as code of rank ``rank``, from ``[*inputs, group]`` to ``outputs``; all else as for :func:`lower`."""
+    """Some steps as code of rank ``rank``, from ``[*inputs, group]`` to ``outputs``; all else as for :func:`lower`.
+
+    Those of the inputs that are ``absent`` are not taken: this rank, without a share, does not read them.
+    """
     emitter = _Emitter(_Rewrite(axes, splits, rank, ranks, device), list(inputs))
     emitter.steps(tuple(steps))
-    return fx.GraphModule(torch.nn.Module(), emitter.finish(list(outputs)))
+    graph = emitter.finish(list(outputs))
+    for prop in absent:
+        assert emitter.drop_unused(prop) is False, "the whole backward does not read it"
+    return fx.GraphModule(torch.nn.Module(), graph)
 
 
 def _drop_unused(graph: fx.Graph) -> None:
