@@ -11,7 +11,7 @@ import hap
 from hap.profiling.__main__ import main as profile_as_command
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-TRAINING, CLUSTERS, PLANNING, CONSTRAINTS, MEMORY, CHECKING, CHECKPOINTS, BIG = re.findall(
+TRAINING, CLUSTERS, ACCUMULATION, PLANNING, CONSTRAINTS, MEMORY, CHECKING, CHECKPOINTS, BIG = re.findall(
     r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
 )
 
@@ -72,6 +72,16 @@ def test_training(names, kept):
 def test_clusters(names):
     exec(CLUSTERS, names)
     assert [device.name for device in names["cluster"].devices] == ["V100", "P100"]
+
+
+def test_accumulation(names):
+    x, y = names["x"], names["y"]
+    optimizer = names["optimizer"]
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    names |= {"cluster": ["V100"], "accumulated": [[(x[:6], y[:6]), (x[6:], y[6:])]] * 5, "scheduler": scheduler}
+    before = names["model"](x, y).item()
+    exec(ACCUMULATION, names)
+    assert names["model"](x, y).item() < before
 
 
 def test_planning(names, capsys):

@@ -295,7 +295,7 @@ def _optimisers(rank: int) -> None:
         one(*args).backward()
     torch.optim.Adafactor(whole.parameters()).step()
     torch.optim.Adam(model.parameters()).step()
-    with pytest.raises(HapError, match="Adafactor does not work element by element"):
+    with pytest.raises(HapError, match=r"Adafactor does not work element by element.*pin={.*Replicate\(\)}"):
         torch.optim.Adafactor(model.parameters()).step()
     with pytest.raises(HapError, match="LBFGS does not work element by element"):
         torch.optim.LBFGS(model.parameters()).step(lambda: 0.0)
