@@ -152,12 +152,12 @@ class Accumulation:
         state: the module's parameters by name.
 
     Attributes:
-        awaited: whether calls were made under ``no_sync`` since the last reduction.
+        used: whether calls were made under ``no_sync`` at all.
     """
 
     def __init__(self, state: Callable[[], Mapping[str, torch.Tensor]]) -> None:
         self._state = state
-        self.awaited = False
+        self.used = False
         self._parts: Parts | None = None
         self._sums: list[torch.Tensor] = []
         self._reduced: dict[str, torch.Tensor] = {}

@@ -328,13 +328,12 @@ def run(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _backward(session: Session, prepared: Prepared) -> Backward:
     """The backward of a call that is made now: under ``no_sync`` it only sums up, and the next one outside reduces."""
     last, sums = session.synchronising, session.sums
-    sums.awaited |= not last
+    sums.used |= not last
 
     def backward(saved: list[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        if last and sums.awaited:
+        if last and sums.used:
             # One backward() may go through several calls, and come to those under no_sync later.
             torch.autograd.Variable._execution_engine.queue_callback(sums.finish)
-            sums.awaited = False
         if last and not sums.pending:
             return prepared.step.backward(saved, gradients)
         return sums.backward(prepared.parts, saved, gradients, last=last)
