@@ -13,7 +13,7 @@ from hap.runtime.accumulate import check_reduced
 from hap.runtime.agree import process_group
 from hap.runtime.collectives import AllReduce
 from hap.runtime.group import Group
-from hap.runtime.optimisers import mark_of
+from hap.runtime.optimisers import is_shard
 
 Parameters = nn.Module | torch.Tensor | Iterable[nn.Module | torch.Tensor]
 
@@ -53,7 +53,7 @@ def clip_grad_norm_(
     check_reduced(chosen, "clip_grad_norm_")
     group = Group(process_group(None))
     # The first rank counts what all hold; that the others hold may differ in its last digits.
-    counted = [one for one in chosen if one.grad is not None and (group.rank == 0 or _sharded(one))]
+    counted = [one for one in chosen if one.grad is not None and (group.rank == 0 or is_shard(one))]
     gradients = [one.grad for one in counted if one.grad is not None and one.grad.numel()]
     device = next((one.device for one in chosen), torch.device("cpu"))
     total = _total(
@@ -97,11 +97,6 @@ def _distinct(parameters: Parameters) -> list[torch.Tensor]:
         for parameter in one.parameters() if isinstance(one, nn.Module) else [one]:
             found[id(parameter)] = parameter
     return list(found.values())
-
-
-def _sharded(parameter: torch.Tensor) -> bool:
-    found = mark_of(parameter)
-    return found is not None and found.sharded
 
 
 def _norm(gradient: torch.Tensor, order: float) -> torch.Tensor:

@@ -53,6 +53,12 @@ def mark_of(parameter: torch.Tensor) -> Mark | None:
     return getattr(parameter, _MARK, None)
 
 
+def is_shard(parameter: torch.Tensor) -> bool:
+    """Whether a parameter is known to be a shard."""
+    found = mark_of(parameter)
+    return found is not None and found.sharded
+
+
 @functools.cache
 def watch() -> None:
     """From now on, look after every optimiser and scaler of this process."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from hap.errors import HapError
 from hap.runtime.group import Group
-from hap.runtime.optimisers import mark
+from hap.runtime.optimisers import is_shard, mark
 from hap.runtime.placing import Layout
 
 
@@ -119,7 +119,7 @@ def put_piece(
     """
     split = layout is not None and layout.along is not None and group.size > 1
     if isinstance(tensor, nn.Parameter):
-        if tensor.is_meta or split:
+        if tensor.is_meta or piece.shape != tensor.shape or (split and not is_shard(tensor)):
             _swap(name, tensor, nn.Parameter(piece, requires_grad=tensor.requires_grad))
         elif piece.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
