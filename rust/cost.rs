@@ -8,6 +8,8 @@
 //! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth
 //!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]).
 //! * A composite choice launches one kernel more for each collective inside, and pays for these as for conversions.
+//! * A re-split moves what is not in a device's stretch of the units both before and behind it; nothing, and it makes
+//!   nobody wait, where all shares are equal.
 //! * Shares of a run of axes are taken as independent of its parts' shares. An exchange between a run and one of its
 //!   parts is priced as one between unrelated axes: no less than what moves, as some pieces may stay where they are.
 //!
@@ -38,9 +40,10 @@ pub struct Transfer {
     pub implementation: Implementation,
     /// Bytes of the whole tensor; of each device's where there is no axis.
     pub bytes: f64,
-    /// The axis that is gathered or scattered (for an all-to-all, the one that becomes whole), if any.
+    /// The axis that is gathered or scattered (for an all-to-all and a re-split, the one that is left), if any.
     pub axis: Option<usize>,
-    /// The axis that becomes sharded by an all-to-all; without one, shares are passed on round all devices.
+    /// The axis that becomes sharded by an all-to-all or a re-split; without one, shares are passed on round all
+    /// devices.
     pub target: Option<usize>,
     /// Whether the shares lie one after another in memory: along a tensor's leading axis.
     pub leads: bool,
@@ -56,14 +59,14 @@ impl Transfer {
         implementation: Implementation,
     ) -> Self {
         let node = &graph.tensors[tensor];
-        let conversion = Conversion::between(from, to).expect("a conversion");
+        let conversion = Conversion::between(graph, tensor, from, to).expect("a conversion");
         Self {
             conversion,
             implementation,
             bytes: node.bytes,
             axis: Conversion::axis(node, from, to),
             target: match conversion {
-                Conversion::AllToAll => Conversion::axis(node, to, &[]),
+                Conversion::AllToAll | Conversion::Resplit => Conversion::axis(node, to, &[]),
                 _ => None,
             },
             leads: [from, to].iter().any(|ends| matches!(ends, [Placement::Shard(0)])),
@@ -270,7 +273,7 @@ impl<'a> CostModel<'a> {
     /// `None` where no step leads there, or the tensor cannot lie so.
     pub fn conversion(&self, tensor: usize, from: &[Placement], to: &[Placement]) -> Option<ConversionCost> {
         let node = &self.graph.tensors[tensor];
-        let conversion = Conversion::between(from, to)?;
+        let conversion = Conversion::between(self.graph, tensor, from, to)?;
         if validate_placement(node, from).is_err() || validate_placement(node, to).is_err() {
             return None;
         }
@@ -303,6 +306,12 @@ impl<'a> CostModel<'a> {
         transfers.map(|transfer| self.transfer(&transfer)).sum()
     }
 
+    /// Whether a collective moves nothing: a re-split between classes of equal shares.
+    pub fn is_idle(&self, transfer: &Transfer) -> bool {
+        let shares = [transfer.axis, transfer.target].map(|axis| axis.map(|axis| &self.shares[axis]));
+        transfer.conversion == Conversion::Resplit && shares[0] == shares[1]
+    }
+
     /// Seconds of a collective.
     pub fn transfer(&self, transfer: &Transfer) -> f64 {
         let kinds = self.kinds.iter();
@@ -314,7 +323,7 @@ impl<'a> CostModel<'a> {
     /// Seconds that a collective needs on account of one device; the collective takes as long as the greatest of
     /// them.
     pub fn transfer_affine(&self, transfer: &Transfer, device: usize) -> Affine {
-        if self.devices() == 1 {
+        if self.devices() == 1 || self.is_idle(transfer) {
             return Affine::default();
         }
         let Transfer {
@@ -366,6 +375,9 @@ impl<'a> CostModel<'a> {
             return Affine::constant(others * bytes);
         };
         let share = self.shares[axis][device];
+        if let (Conversion::Resplit, Some(target)) = (transfer.conversion, transfer.target) {
+            return self.resplit(bytes, axis, target, device);
+        }
         if let Some(target) = transfer.target {
             return exchange(bytes, (axis, share), (target, self.shares[target][device]));
         }
@@ -376,6 +388,42 @@ impl<'a> CostModel<'a> {
             _ if others * share >= 1.0 - share => Affine::line(0.0, axis, others * bytes, share),
             _ => Affine::line(bytes, axis, -bytes, share),
         }
+    }
+
+    /// Bytes that a re-split moves, on the worst of the devices that are alike: each has one stretch of the units before
+    /// and another one behind it, and keeps what both have in common. It depends on the shares of the devices in front,
+    /// too; to the linear program, the part that is kept stays the same fraction of the smaller share.
+    fn resplit(&self, bytes: f64, source: usize, target: usize, device: usize) -> Affine {
+        let (mut worst, mut begins) = (Affine::constant(f64::NEG_INFINITY), (0.0, 0.0));
+        for (other, (&old, &new)) in self.shares[source].iter().zip(&self.shares[target]).enumerate() {
+            let ends = (begins.0 + old, begins.1 + new);
+            if self.alike[other] == self.alike[device] {
+                let common = ends.0.min(ends.1) - begins.0.max(begins.1);
+                let moved = shifted(bytes, (source, old), (target, new), common);
+                worst = if moved.value > worst.value { moved } else { worst };
+            }
+            begins = ends;
+        }
+        worst
+    }
+}
+
+/// Bytes that a device sends or receives, whichever is more, when one share of an index becomes another one and so much
+/// is in both.
+fn shifted(bytes: f64, source: (usize, f64), target: (usize, f64), common: f64) -> Affine {
+    let (more, less) = if source.1 >= target.1 {
+        (source, target)
+    } else {
+        (target, source)
+    };
+    let kept = if less.1 > 0.0 {
+        common.clamp(0.0, less.1) / less.1
+    } else {
+        0.0
+    };
+    Affine {
+        value: bytes * (more.1 - kept * less.1),
+        slopes: [Some((more.0, bytes)), Some((less.0, -bytes * kept))],
     }
 }
 
@@ -402,6 +450,11 @@ fn exchange(bytes: f64, source: (usize, f64), target: (usize, f64)) -> Affine {
 const SLOTS: usize = 16;
 
 fn slot(conversion: Conversion, how: Implementation) -> usize {
+    // What is measured of exchanges between axes holds for those between classes of one axis.
+    let conversion = match conversion {
+        Conversion::Resplit => Conversion::AllToAll,
+        other => other,
+    };
     let (conversion, how) = (conversion as usize, how as usize);
     debug_assert!(conversion < 4 && how < 4, "only collectives are measured");
     conversion * 4 + how

@@ -18,6 +18,31 @@ pub struct Axis {
     /// Of a run of adjacent axes that are sharded as one: the axes that it is the product of, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<usize>,
+    /// Of another split class of an axis: that axis. Both are the same index, which may be split in either way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<usize>,
+}
+
+impl Graph {
+    /// The axis that an axis is a split class of: itself, where it is no other's.
+    pub fn base(&self, axis: usize) -> usize {
+        self.axes[axis].of.unwrap_or(axis)
+    }
+
+    /// The occurrence of the same index of a tensor in the first split class of its axis: the classes of an axis stand
+    /// in a tensor equally often, in the same order. An occurrence that does not exist is of no other index.
+    pub fn index(&self, tensor: usize, occurrence: usize) -> usize {
+        let occurrences = &self.tensors[tensor].occurrences;
+        let Some(&axis) = occurrences.get(occurrence) else {
+            return occurrence;
+        };
+        let Some(base) = self.axes[axis].of else {
+            return occurrence;
+        };
+        let before = occurrences[..occurrence].iter().filter(|&&other| other == axis).count();
+        let mut same = (0..occurrences.len()).filter(|&other| occurrences[other] == base);
+        same.nth(before).expect("a validated graph")
+    }
 }
 
 /// A value of the training step.
@@ -30,8 +55,8 @@ pub struct Tensor {
     pub dtype: String,
     /// Size of the whole tensor in bytes.
     pub bytes: f64,
-    /// Its axes, dimension by dimension, outermost first: indices into [`Graph::axes`]. An *occurrence* is an index
-    /// into this list.
+    /// Its axes, dimension by dimension, outermost first, then runs and other split classes: indices into
+    /// [`Graph::axes`]. An *occurrence* is an index into this list.
     pub occurrences: Vec<usize>,
     /// Whether partial sums of it make sense (not for booleans).
     pub summable: bool,

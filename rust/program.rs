@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::graph::Tensor;
+use crate::graph::{Graph, Tensor};
 use crate::placement::{Placement, Placements};
 
 /// How a conversion moves data. See [`Instruction::Convert`].
@@ -23,8 +23,11 @@ pub enum Conversion {
     AllReduce,
     /// `Partial` to `Shard`.
     ReduceScatter,
-    /// `Shard` to `Shard` of another occurrence.
+    /// `Shard` to `Shard` of another index.
     AllToAll,
+    /// `Shard` to `Shard` of the same index in another split class: what lies on other devices then moves.
+    #[serde(rename = "re_split")]
+    Resplit,
     /// `Replicate` to `Shard`: every device keeps its share. Moves nothing.
     Slice,
     /// `Replicate` to `Partial`: one device keeps the tensor, the others take zeros. Moves nothing.
@@ -36,10 +39,11 @@ pub enum Conversion {
 impl Conversion {
     /// The conversion from one placement to another; none where they are equal, or where no single step leads there.
     ///
-    /// There is one level of the mesh today: lists of any other length have no conversion.
-    pub fn between(from: &[Placement], to: &[Placement]) -> Option<Self> {
+    /// There is one level of the mesh today: lists of any other length have no conversion. The tensor is given by index.
+    pub fn between(graph: &Graph, tensor: usize, from: &[Placement], to: &[Placement]) -> Option<Self> {
         use Placement::{Partial, Replicate, Shard};
         let ([from], [to]) = (from, to) else { return None };
+        let index = |occurrence: &u32| graph.index(tensor, *occurrence as usize);
         match (from, to) {
             (Replicate, Shard(_)) => Some(Self::Slice),
             (Replicate, Partial) => Some(Self::KeepOne),
@@ -47,13 +51,15 @@ impl Conversion {
             (Shard(_), Replicate) => Some(Self::AllGather),
             (Partial, Replicate) => Some(Self::AllReduce),
             (Partial, Shard(_)) => Some(Self::ReduceScatter),
-            (Shard(source), Shard(target)) if source != target => Some(Self::AllToAll),
+            (Shard(source), Shard(target)) if source == target => None,
+            (Shard(source), Shard(target)) if index(source) == index(target) => Some(Self::Resplit),
+            (Shard(_), Shard(_)) => Some(Self::AllToAll),
             _ => None,
         }
     }
 
-    /// The axis that [`Instruction::Convert`] names: gathered, scattered, sliced or padded; for an all-to-all the
-    /// one that becomes whole.
+    /// The axis that [`Instruction::Convert`] names: gathered, scattered, sliced or padded; for an all-to-all and a
+    /// re-split the one that is left.
     ///
     /// `None` too where an occurrence does not exist on the tensor.
     pub fn axis(tensor: &Tensor, from: &[Placement], to: &[Placement]) -> Option<usize> {
@@ -74,7 +80,7 @@ impl Conversion {
                 Implementation::Exchange,
             ],
             Self::AllReduce => &[Implementation::Builtin],
-            Self::AllToAll => &[Implementation::Exchange],
+            Self::AllToAll | Self::Resplit => &[Implementation::Exchange],
             Self::Slice | Self::KeepOne | Self::Pad => &[],
         }
     }
@@ -92,6 +98,7 @@ impl std::fmt::Display for Conversion {
             Self::AllReduce => "all_reduce",
             Self::ReduceScatter => "reduce_scatter",
             Self::AllToAll => "all_to_all",
+            Self::Resplit => "re_split",
             Self::Slice => "slice",
             Self::KeepOne => "keep_one",
             Self::Pad => "pad",
@@ -161,7 +168,8 @@ pub enum Instruction {
         from: Placements,
         /// The placement that is gained.
         to: Placements,
-        /// Name of the axis that is gathered, scattered or sliced (for an all-to-all, the one that becomes whole).
+        /// Name of the axis that is gathered, scattered or sliced (for an all-to-all and a re-split, the one that is
+        /// left).
         axis: Option<String>,
         /// How the collective is carried out; none where nothing moves.
         implementation: Option<Implementation>,
@@ -267,6 +275,8 @@ pub struct Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::InputKind;
+    use crate::testing::{GraphBuilder, divided};
 
     #[test]
     fn instructions_print_as_one_readable_line() {
@@ -307,7 +317,12 @@ mod tests {
 
     #[test]
     fn names_in_text_and_in_json_are_the_same() {
-        for kind in [Conversion::AllGather, Conversion::KeepOne, Conversion::ReduceScatter] {
+        for kind in [
+            Conversion::AllGather,
+            Conversion::KeepOne,
+            Conversion::ReduceScatter,
+            Conversion::Resplit,
+        ] {
             assert_eq!(serde_json::to_string(&kind).expect("a string"), format!("\"{kind}\""));
             for how in kind.implementations() {
                 assert_eq!(serde_json::to_string(how).expect("a string"), format!("\"{how}\""));
@@ -317,6 +332,9 @@ mod tests {
 
     #[test]
     fn one_step_leads_between_any_two_placements_that_differ() {
+        let mut builder = GraphBuilder::new(&[("batch", 4), ("hidden", 4)]);
+        let x = builder.input(InputKind::Input, "x", &[0, 1]);
+        let graph = divided(&builder.finish(), 0);
         let [replicate, partial, first, second] = [
             Placement::Replicate,
             Placement::Partial,
@@ -326,12 +344,20 @@ mod tests {
         for from in [replicate, partial, first, second] {
             for to in [replicate, partial, first, second] {
                 assert_eq!(
-                    Conversion::between(&[from], &[to]).is_none(),
+                    Conversion::between(&graph, x, &[from], &[to]).is_none(),
                     from == to,
                     "{from} to {to}"
                 );
             }
         }
-        assert_eq!(Conversion::between(&[replicate, replicate], &[first, first]), None);
+        assert_eq!(
+            Conversion::between(&graph, x, &[replicate, replicate], &[first, first]),
+            None
+        );
+        let between =
+            |from: u32, to: u32| Conversion::between(&graph, x, &[Placement::Shard(from)], &[Placement::Shard(to)]);
+        assert_eq!([between(0, 2), between(2, 0)], [Some(Conversion::Resplit); 2]);
+        assert_eq!([between(1, 2), between(0, 1)], [Some(Conversion::AllToAll); 2]);
+        assert_eq!([between(2, 2), between(0, 0)], [None; 2]);
     }
 }

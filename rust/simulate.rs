@@ -244,6 +244,10 @@ impl<'a> Run<'a> {
             } => {
                 let (from, to) = (&self.program.values[*read], &self.program.values[*write]);
                 let transfer = Transfer::conversion(self.graph, from.tensor, &from.placements, &to.placements, *how);
+                if self.costs.is_idle(&transfer) {
+                    self.ready[*write] = self.ready[*read].clone();
+                    return;
+                }
                 let ready = self.ready[*read].iter().copied().fold(0.0, f64::max);
                 let end = self.collective(&transfer, ready, || {
                     format!("{conversion} {}", self.graph.tensors[from.tensor].name)

@@ -97,9 +97,12 @@ pub fn stages(
                 read,
                 write,
             } => {
-                computation.finish(graph, &mut found);
                 let (from, to) = (&program.values[*read], &program.values[*write]);
                 let transfer = Transfer::conversion(graph, from.tensor, &from.placements, &to.placements, *how);
+                if costs.is_idle(&transfer) {
+                    continue;
+                }
+                computation.finish(graph, &mut found);
                 let name = || format!("{conversion} {}", graph.tensors[from.tensor].name);
                 found.add(StageKind::Collective, waiting(&costs, &transfer), name);
             }

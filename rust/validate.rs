@@ -225,7 +225,7 @@ impl Validator<'_> {
         let node = &self.graph.tensors[tensor];
         validate_placement(node, from)?;
         validate_placement(node, to)?;
-        if Conversion::between(from, to) != Some(conversion) {
+        if Conversion::between(self.graph, tensor, from, to) != Some(conversion) {
             return Err(format!(
                 "{conversion} does not lead from the one placement to the other"
             ));

@@ -86,6 +86,16 @@ impl Graph {
                 "tensor \"{name}\" has axis {axis}, but there are {axes} axes"
             )));
         }
+        let count = |axis: usize| tensor.occurrences.iter().filter(|&&other| other == axis).count();
+        for &axis in &tensor.occurrences {
+            let Axis { name: class, of, .. } = &self.axes[axis];
+            if let Some(of) = of.filter(|&of| count(of) != count(axis)) {
+                let base = &self.axes[of].name;
+                return Err(GraphError(format!(
+                    "tensor \"{name}\" does not have axis \"{class}\" as often as \"{base}\", which it is a class of"
+                )));
+            }
+        }
         if element_bytes(&tensor.dtype).is_none() {
             return Err(GraphError(format!(
                 "tensor \"{name}\" has an unknown element type, \"{}\"",
@@ -269,7 +279,13 @@ fn validate_axis(axis: &Axis, axes: &[Axis]) -> Result<(), GraphError> {
             "axis \"{name}\" has {size} units, which is not the product of its parts' sizes"
         )));
     }
-    Ok(())
+    let Some(of) = axis.of else { return Ok(()) };
+    match axes.get(of) {
+        Some(base) if base.of.is_none() && base.size == axis.size && axis.parts.is_empty() => Ok(()),
+        _ => Err(GraphError(format!(
+            "axis \"{name}\" is a split class of {of}, which is no axis of as many units that is no such class itself"
+        ))),
+    }
 }
 
 fn unique<'a>(kind: &str, names: impl Iterator<Item = &'a String>) -> Result<(), GraphError> {

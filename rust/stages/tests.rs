@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::simulate::{Options, simulate};
-use crate::testing::{Random, composed, perceptron, random_program, remade};
+use crate::testing::{Random, composed, divided, perceptron, random_program, remade};
 use crate::validate::validate;
 use proptest::prelude::*;
 
@@ -58,9 +58,13 @@ proptest! {
     fn stages_sum_to_the_simulated_time_where_every_collective_is_a_barrier(seed: u64) {
         let random = &mut Random(seed);
         let graph = composed(perceptron(1 + random.below(2), [12, 4, 8]), random);
+        let graph = divided(&graph, random.below(3));
         let mut cluster = random.cluster();
         cluster.overlap = 0.0;
-        let shares = positive_shares(&graph, cluster.devices().len(), random);
+        let mut shares = positive_shares(&graph, cluster.devices().len(), random);
+        if random.below(4) == 0 {
+            shares[3] = shares[graph.base(3)].clone();
+        }
         // In random programs each conversion stands right before its reader, so that all devices wait for it.
         let valid = validate(&graph, &random_program(&graph, random)).expect("a valid program");
         let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
@@ -77,6 +81,7 @@ proptest! {
     fn stages_sum_to_the_costs_and_are_no_shorter_than_the_simulated_time(seed: u64) {
         let random = &mut Random(seed);
         let graph = composed(perceptron(1 + random.below(2), [12, 4, 8]), random);
+        let graph = divided(&graph, random.below(3));
         let cluster = random.cluster();
         let devices = cluster.devices().len();
         let shares = random.shares(&graph, devices);

@@ -156,14 +156,16 @@ fn axis_index(graph: &Graph, field: &'static str, name: &str) -> Result<usize, S
         })
 }
 
-/// By axis, whether it is forbidden. A run of axes is allowed with all of its parts, and forbidden with any of them.
+/// By axis, whether it is forbidden. A run of axes is allowed with all of its parts, and forbidden with any of them; a
+/// split class with its axis.
 fn forbidden_axes(graph: &Graph, constraints: &Constraints) -> Result<Vec<bool>, SynthesisError> {
     let mut forbidden = vec![constraints.allowed_axes.is_some(); graph.axes.len()];
     for name in constraints.allowed_axes.iter().flatten() {
         forbidden[axis_index(graph, "constraints.allowed_axes", name)?] = false;
     }
     for (index, axis) in graph.axes.iter().enumerate() {
-        if !axis.parts.is_empty() && axis.parts.iter().all(|&part| !forbidden[part]) {
+        let run = !axis.parts.is_empty() && axis.parts.iter().all(|&part| !forbidden[part]);
+        if run || !forbidden[graph.base(index)] {
             forbidden[index] = false;
         }
     }
@@ -172,7 +174,7 @@ fn forbidden_axes(graph: &Graph, constraints: &Constraints) -> Result<Vec<bool>,
         named[axis_index(graph, "constraints.forbidden_axes", name)?] = true;
     }
     for (index, axis) in graph.axes.iter().enumerate() {
-        forbidden[index] |= named[index] || axis.parts.iter().any(|&part| named[part]);
+        forbidden[index] |= named[index] || named[graph.base(index)] || axis.parts.iter().any(|&part| named[part]);
     }
     Ok(forbidden)
 }
@@ -214,14 +216,15 @@ fn required_axis_rule<'a>(graph: &'a Graph, constraints: &Constraints) -> Result
         return Ok(None);
     };
     let axis = axis_index(graph, "constraints.require_axis", name)?;
+    let along = move |choice: &Choice| choice.axis.is_some_and(|own| graph.base(own) == axis);
     let can_share = move |index: usize| {
         let operator = &graph.operators[index];
-        !operator.layout && operator.choices.iter().any(|choice| choice.axis == Some(axis))
+        !operator.layout && operator.choices.iter().any(along)
     };
     Ok(Some(Rule {
         text: format!("constraints.require_axis \"{name}\""),
         input: Box::new(|_, _| true),
-        choice: Box::new(move |index, choice| choice.axis == Some(axis) || !can_share(index)),
+        choice: Box::new(move |index, choice| along(choice) || !can_share(index)),
     }))
 }
 

@@ -92,7 +92,7 @@ impl Costs for RandomCosts<'_> {
     }
 
     fn convert(&self, tensor: usize, from: &Placements, to: &Placements) -> Option<Move> {
-        let conversion = Conversion::between(from, to)?;
+        let conversion = Conversion::between(self.graph, tensor, from, to)?;
         let summable = self.graph.tensors[tensor].summable;
         let ([from], [to]) = (from.as_slice(), to.as_slice()) else {
             return None;

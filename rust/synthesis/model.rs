@@ -331,7 +331,7 @@ impl Model {
 
 /// What the conversions of a class depend on: bytes, the axes' costs and whether they are forbidden, summability, and the
 /// stretch of the graph that prices of memory differ by.
-type Key = (u64, Vec<(usize, bool)>, bool, usize);
+type Key = (u64, Vec<(usize, bool, usize)>, bool, usize);
 
 /// The cost of running an operator, once or twice.
 fn compute(costs: &impl Costs, operator: usize, run: Run) -> f64 {
@@ -352,9 +352,12 @@ fn conversions(
     let mut prices = Vec::new();
     let kinds = demands.iter().map(|class| {
         let tensor = &graph.tensors[class.root];
-        let axes = tensor.occurrences.iter();
+        let axes = tensor.occurrences.iter().enumerate();
         let axes = axes
-            .map(|&axis| (costs.alike_axis(axis), domains.forbidden[axis]))
+            .map(|(occurrence, &axis)| {
+                let index = graph.index(class.root, occurrence);
+                (costs.alike_axis(axis), domains.forbidden[axis], index)
+            })
             .collect();
         let stretch = memory.map_or(0, |memory| memory.stretch(class.root));
         let key = (tensor.bytes.to_bits(), axes, tensor.summable, stretch);

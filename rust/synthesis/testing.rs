@@ -85,6 +85,7 @@ pub fn random_graph(recipe: Recipe) -> Graph {
                 name: name.into(),
                 size: 4,
                 parts: Vec::new(),
+                of: None,
             })
             .to_vec(),
         tensors: Vec::new(),
@@ -325,11 +326,11 @@ impl Costs for TestCosts<'_> {
     }
 
     fn convert(&self, tensor: usize, from: &Placements, to: &Placements) -> Option<Move> {
+        let conversion = Conversion::between(self.graph, tensor, from, to)?;
         let tensor = &self.graph.tensors[tensor];
         if !tensor.summable && (from[0] == Placement::Partial || to[0] == Placement::Partial) {
             return None;
         }
-        let conversion = Conversion::between(from, to)?;
         let word = |placement: Placement| match placement {
             Placement::Replicate => 100,
             Placement::Partial => 101,

@@ -21,7 +21,7 @@ use crate::placement::Placement;
 use crate::program::{Instruction, Program};
 use crate::shares::from_splits;
 use crate::simulate::{Options, simulate};
-use crate::testing::{Random, composed};
+use crate::testing::{Random, composed, divided};
 use crate::validate::validate;
 
 fn recipe(operators: usize, views: usize, chains: bool) -> impl Strategy<Value = Recipe> {
@@ -142,6 +142,15 @@ proptest! {
     fn equals_brute_force(recipe in recipe(8, 25, false), seed: u64, free: bool) {
         let graph = random_graph(recipe);
         let costs = TestCosts { graph: &graph, seed, free };
+        let cost = optimum(&graph, &costs, Encoding::default());
+        let expected = brute_force(&graph, &costs, &Constraints::default(), None);
+        prop_assert!(close(cost, expected), "{cost}, by brute force {expected}");
+    }
+
+    #[test]
+    fn equals_brute_force_with_another_split_class(recipe in recipe(5, 25, false), seed: u64, axis in 0..3usize) {
+        let graph = divided(&random_graph(recipe), axis);
+        let costs = TestCosts { graph: &graph, seed, free: false };
         let cost = optimum(&graph, &costs, Encoding::default());
         let expected = brute_force(&graph, &costs, &Constraints::default(), None);
         prop_assert!(close(cost, expected), "{cost}, by brute force {expected}");

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::Random;
-use crate::graph::{Graph, Tensor};
+use crate::graph::Graph;
 use crate::placement::{Placement, Placements};
 use crate::program::{Conversion, Instruction, Program};
 use crate::shares::Shares;
@@ -27,13 +27,8 @@ type Memory = BTreeMap<(String, Placements), Vec<Array>>;
 /// An instruction reads what is not there, or an operator has no kernel for its target.
 pub fn run(graph: &Graph, shares: &Shares, program: &Program, seed: u64) -> Result<BTreeMap<String, Vec<f64>>, String> {
     let devices = shares[0].len();
-    let tensor = |name: &String| {
-        graph
-            .tensors
-            .iter()
-            .find(|tensor| tensor.name == *name)
-            .ok_or("no tensor")
-    };
+    let number = |name: &String| graph.tensors.iter().position(|tensor| tensor.name == *name);
+    let tensor = |name: &String| number(name).ok_or("no tensor");
     let mut memory = Memory::new();
     let mut outputs = BTreeMap::new();
     for instruction in &program.instructions {
@@ -43,12 +38,7 @@ pub fn run(graph: &Graph, shares: &Shares, program: &Program, seed: u64) -> Resu
                 placement,
             } => {
                 let node = tensor(name)?;
-                let position = graph
-                    .tensors
-                    .iter()
-                    .position(|tensor| tensor.name == *name)
-                    .unwrap_or_default() as u64;
-                let mut random = Random(seed ^ (position << 32));
+                let mut random = Random(seed ^ ((node as u64) << 32));
                 let [rows, columns] = shape(graph, node);
                 let data = (0..rows * columns).map(|_| random.unit() - 0.5).collect();
                 let whole = vec![
@@ -101,7 +91,7 @@ pub fn run(graph: &Graph, shares: &Shares, program: &Program, seed: u64) -> Resu
                     .clone();
                 let converted = match conversion {
                     Conversion::AllGather | Conversion::AllReduce => vec![sum(&pieces); devices],
-                    Conversion::ReduceScatter | Conversion::AllToAll => {
+                    Conversion::ReduceScatter | Conversion::AllToAll | Conversion::Resplit => {
                         mask(graph, shares, tensor(name)?, to, vec![sum(&pieces); devices])
                     }
                     Conversion::Slice => mask(graph, shares, tensor(name)?, to, pieces),
@@ -137,22 +127,21 @@ pub fn run(graph: &Graph, shares: &Shares, program: &Program, seed: u64) -> Resu
     Ok(outputs)
 }
 
-fn shape(graph: &Graph, tensor: &Tensor) -> [usize; 2] {
-    let size = |dim: usize| {
-        tensor
-            .occurrences
-            .get(dim)
-            .map_or(1, |axis| graph.axes[*axis].size as usize)
-    };
+/// Other split classes stand behind the dimensions' own axes.
+fn shape(graph: &Graph, tensor: usize) -> [usize; 2] {
+    let mut own = graph.tensors[tensor].occurrences.clone();
+    own.retain(|axis| graph.axes[*axis].of.is_none());
+    let size = |dim: usize| own.get(dim).map_or(1, |axis| graph.axes[*axis].size as usize);
     [size(0), size(1)]
 }
 
 /// Each device's share of what it holds whole; all of it unless the placement is a shard.
-fn mask(graph: &Graph, shares: &Shares, node: &Tensor, placement: &Placements, mut local: Vec<Array>) -> Vec<Array> {
+fn mask(graph: &Graph, shares: &Shares, tensor: usize, placement: &Placements, mut local: Vec<Array>) -> Vec<Array> {
     let [Placement::Shard(occurrence)] = placement.as_slice() else {
         return local;
     };
-    let (dim, axis) = (*occurrence as usize, node.occurrences[*occurrence as usize]);
+    let dim = graph.index(tensor, *occurrence as usize);
+    let axis = graph.tensors[tensor].occurrences[*occurrence as usize];
     let size = graph.axes[axis].size as f64;
     let mut start = 0;
     for (array, share) in local.iter_mut().zip(&shares[axis]) {

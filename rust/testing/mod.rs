@@ -12,7 +12,7 @@ use crate::graph::{Axis, Choice, Collective, Graph, Input, InputKind, Operator, 
 use crate::placement::{Placement, Placements};
 
 pub use lockstep::run;
-pub use random::{Random, composed, random_program};
+pub use random::{Random, composed, divided, random_program};
 pub use remade::remade;
 pub use text::program;
 
@@ -30,6 +30,7 @@ impl GraphBuilder {
                 name: (*name).into(),
                 size: *size,
                 parts: Vec::new(),
+                of: None,
             })
             .collect();
         let format = "hap-graph-1".into();

@@ -2,7 +2,7 @@
 
 use super::cluster;
 use crate::cluster::Cluster;
-use crate::graph::{Collective, Graph, InputKind, OutputKind};
+use crate::graph::{Axis, Choice, Collective, Graph, InputKind, OutputKind};
 use crate::placement::{Placement, Placements};
 use crate::program::{Conversion, Instruction, Program};
 use crate::shares::Shares;
@@ -86,6 +86,53 @@ pub fn composed(mut graph: Graph, random: &mut Random) -> Graph {
     graph
 }
 
+/// The graph with another split class of an axis, which every tensor and every choice along the axis has too.
+pub fn divided(graph: &Graph, axis: usize) -> Graph {
+    let mut made = graph.clone();
+    let class = made.axes.len();
+    let Axis { name, size, .. } = &graph.axes[axis];
+    made.axes.push(Axis {
+        name: format!("{name}@2"),
+        size: *size,
+        parts: Vec::new(),
+        of: Some(axis),
+    });
+    for tensor in &mut made.tensors {
+        let count = tensor.occurrences.iter().filter(|&&other| other == axis).count();
+        tensor.occurrences.extend(std::iter::repeat_n(class, count));
+    }
+    let other = |tensor: usize, placement: Placement| match placement {
+        Placement::Shard(occurrence) => {
+            let old = &graph.tensors[tensor].occurrences;
+            let before = old[..occurrence as usize]
+                .iter()
+                .filter(|&&other| other == axis)
+                .count();
+            Placement::Shard((old.len() + before) as u32)
+        }
+        _ => placement,
+    };
+    for operator in &mut made.operators {
+        let (operands, results) = (&operator.operands, &operator.results);
+        let moved = |tensors: &[usize], placements: &[Placements]| {
+            let both = tensors.iter().zip(placements);
+            both.map(|(&tensor, levels)| levels.iter().map(|&it| other(tensor, it)).collect())
+                .collect()
+        };
+        let again = operator.choices.iter().filter(|choice| choice.axis == Some(axis));
+        let again = again.map(|choice| Choice {
+            inputs: moved(operands, &choice.inputs),
+            outputs: moved(results, &choice.outputs),
+            axis: Some(class),
+            ..choice.clone()
+        });
+        let again: Vec<Choice> = again.collect();
+        operator.choices.extend(again);
+    }
+    made.validate().expect("a valid graph");
+    made
+}
+
 /// A valid program that takes a random choice for every operator, and converts where it must, in a random way.
 pub fn random_program(graph: &Graph, random: &mut Random) -> Program {
     let mut writer = Writer {
@@ -158,7 +205,7 @@ impl Writer<'_> {
             return;
         }
         let from = self.there[tensor][random.below(self.there[tensor].len())].clone();
-        let conversion = Conversion::between(&from, to).expect("placements differ");
+        let conversion = Conversion::between(self.graph, tensor, &from, to).expect("placements differ");
         let node = &self.graph.tensors[tensor];
         let known = conversion.implementations();
         self.instructions.push(Instruction::Convert {

@@ -51,13 +51,11 @@ fn instruction(graph: &Graph, line: &str) -> Instruction {
         }
         ["convert", name, from, to, how @ ..] => {
             let (from, to) = (placements(from), placements(to));
-            let tensor = graph
-                .tensors
-                .iter()
-                .find(|tensor| tensor.name == *name)
-                .expect("a tensor");
+            let number = graph.tensors.iter().position(|tensor| tensor.name == *name);
+            let number = number.expect("a tensor");
+            let tensor = &graph.tensors[number];
             Instruction::Convert {
-                conversion: Conversion::between(&from, &to).expect("a conversion"),
+                conversion: Conversion::between(graph, number, &from, &to).expect("a conversion"),
                 tensor: (*name).into(),
                 axis: Conversion::axis(tensor, &from, &to).map(|axis| graph.axes[axis].name.clone()),
                 from,

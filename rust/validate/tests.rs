@@ -1,5 +1,7 @@
 use super::*;
-use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program, random_program, remade, run};
+use crate::testing::{
+    GraphBuilder, MATMUL, Random, composed, divided, perceptron, program, random_program, remade, run,
+};
 use proptest::prelude::*;
 
 /// Whether a program runs and gives the outputs of one device.
@@ -20,8 +22,16 @@ fn is_right(graph: &Graph, candidate: &Program, random: &mut Random) -> bool {
             .all(|(one, other)| close(one, other))
 }
 
+/// The graph with another split class of one of its axes, half of the time.
+fn some_divided(graph: Graph, random: &mut Random) -> Graph {
+    match random.below(6) {
+        axis @ 0..3 => divided(&graph, axis),
+        _ => graph,
+    }
+}
+
 /// Drops, swaps, repeats or alters an instruction.
-fn mutate(program: &mut Program, random: &mut Random) {
+fn mutate(graph: &Graph, program: &mut Program, random: &mut Random) {
     let instructions = &mut program.instructions;
     let index = random.below(instructions.len());
     match random.below(6) {
@@ -41,8 +51,9 @@ fn mutate(program: &mut Program, random: &mut Random) {
                 Placement::Partial,
                 Placement::Shard(0),
                 Placement::Shard(1),
+                Placement::Shard(2),
             ];
-            let other = vec![placements[random.below(4)]];
+            let other = vec![placements[random.below(5)]];
             match &mut instructions[index] {
                 Instruction::Input { placement, .. }
                 | Instruction::Free { placement, .. }
@@ -55,13 +66,18 @@ fn mutate(program: &mut Program, random: &mut Random) {
                     }
                 }
                 Instruction::Convert {
-                    conversion, from, to, ..
+                    conversion,
+                    tensor,
+                    from,
+                    to,
+                    ..
                 } => {
                     match random.below(2) {
                         0 => *from = other,
                         _ => *to = other,
                     }
-                    if let Some(kind) = Conversion::between(from, to) {
+                    let tensor = graph.names().tensors[tensor];
+                    if let Some(kind) = Conversion::between(graph, tensor, from, to) {
                         *conversion = kind;
                     }
                 }
@@ -75,7 +91,7 @@ proptest! {
     #[test]
     fn random_programs_are_valid_and_right(seed: u64) {
         let random = &mut Random(seed);
-        let graph = composed(perceptron(1 + random.below(2), [6, 4, 5]), random);
+        let graph = some_divided(composed(perceptron(1 + random.below(2), [6, 4, 5]), random), random);
         let program = random_program(&graph, random);
         let valid = validate(&graph, &program);
         prop_assert!(valid.is_ok(), "{}", valid.err().map_or(String::new(), |error| error.to_string()));
@@ -139,12 +155,12 @@ proptest! {
     #[test]
     fn what_is_valid_is_right(seed: u64) {
         let random = &mut Random(seed);
-        let graph = composed(perceptron(1, [6, 4, 5]), random);
+        let graph = some_divided(composed(perceptron(1, [6, 4, 5]), random), random);
         let mut program = random_program(&graph, random);
         if random.below(2) == 0 {
             program = remade(&program, random, 0.2);
         }
-        mutate(&mut program, random);
+        mutate(&graph, &mut program, random);
         if validate(&graph, &program).is_ok() {
             prop_assert!(is_right(&graph, &program, random), "{program:?}");
         }
@@ -157,7 +173,7 @@ fn most_mutations_are_rejected() {
     let rejected = (0..300).filter(|seed| {
         let random = &mut Random(*seed);
         let mut program = random_program(&graph, random);
-        mutate(&mut program, random);
+        mutate(&graph, &mut program, random);
         validate(&graph, &program).is_err()
     });
     assert!(rejected.count() > 200);
@@ -258,6 +274,32 @@ fn errors_name_the_instruction_and_what_is_missing() {
         nothing.contains("Parameter \"w\" has no input instruction"),
         "{nothing}"
     );
+}
+
+#[test]
+fn re_splits_lead_between_the_classes_of_one_index() {
+    let graph = divided(&product(), 0);
+    let lines = |converted: &'static str| {
+        let mut lines = RIGHT.to_vec();
+        lines[4] = "compute y S0 R -> S0";
+        lines[8] = converted;
+        lines.insert(9, "output y y S2");
+        program(&graph, &lines)
+    };
+    let right = lines("convert y S0 S2 exchange");
+    assert!(validate(&graph, &right).is_ok());
+    assert_eq!(
+        right.instructions[8].to_string(),
+        "%y:S2 = re_split(%y:S0, axis=batch, exchange)"
+    );
+    let message = |wrong: &Program| validate(&graph, wrong).expect_err("not valid").to_string();
+    assert!(message(&lines("convert y S0 S2 padded")).contains("cannot be carried out as padded"));
+    assert!(message(&lines("convert y S1 S2 exchange")).contains("%y:S1 is needed"));
+    let mut wrong = right.clone();
+    if let Instruction::Convert { conversion, .. } = &mut wrong.instructions[8] {
+        *conversion = Conversion::AllToAll;
+    }
+    assert!(message(&wrong).contains("all_to_all does not lead from the one placement to the other"));
 }
 
 #[test]

@@ -82,6 +82,7 @@ impl Graph {
                 (Conversion::ReduceScatter | Conversion::AllToAll, axis) => {
                     axis.is_some_and(|axis| axis < self.axes.len())
                 }
+                (Conversion::Resplit, _) => return Err(GraphError(format!("{place}: {conversion} cannot be inside"))),
                 _ => return Err(GraphError(format!("{place}: {conversion} moves nothing"))),
             };
             if !fits {

@@ -55,6 +55,17 @@ fn errors_name_what_is_wrong() {
             "axis \"hidden\" is a run with 3, which is no axis of its own",
         ),
         (
+            |graph| graph.axes[1].of = Some(2),
+            "axis \"hidden\" is a split class of 2, which is no axis of as many units",
+        ),
+        (
+            |graph| {
+                graph.axes[1].of = Some(2);
+                graph.axes[1].size = 6;
+            },
+            "does not have axis \"hidden\" as often as \"inner\", which it is a class of",
+        ),
+        (
             |graph| graph.axes[1].parts = vec![0, 2],
             "axis \"hidden\" has 4 units, which is not the product",
         ),
@@ -162,6 +173,10 @@ fn errors_name_what_is_wrong() {
         (
             |graph| inside(graph, Conversion::AllGather, 1.0, Some(3)),
             "all_gather cannot have the axis 3",
+        ),
+        (
+            |graph| inside(graph, Conversion::Resplit, 1.0, Some(0)),
+            "re_split cannot be inside",
         ),
         (
             |graph| inside(graph, Conversion::AllToAll, 1.0, None),
