@@ -10,10 +10,27 @@ Placements: TypeAlias = tuple[str, ...]
 """Placement on every level of the mesh as short strings (:func:`hap.placement.parse`)."""
 
 Splits: TypeAlias = dict[str, list[int]]
-"""Units that each device gets, by the name of the axis."""
+"""Units that each device gets, by the name of the axis or of another split class of it."""
 
-Conversion = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "slice", "keep_one", "pad"]
+Conversion = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "re_split", "slice", "keep_one", "pad"]
 Implementation = Literal["padded", "grouped", "exchange", "builtin"]
+
+
+class SplitClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another split of an axis, beside that of the axis itself; tensors are re-split where they go from one to the other.
+
+    Attributes:
+        axis: the name of the axis.
+        role: what it is for: ``compute`` (stretches of the model that are split otherwise), or ``storage`` (parameters,
+            and with them gradients and buffers, at rest; no operator shares its work so).
+    """
+
+    axis: str
+    role: Literal["compute", "storage"]
+
+
+Classes: TypeAlias = dict[str, SplitClass]
+"""Split classes by name, such as ``batch@2``."""
 
 
 class InputInstruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="input"):

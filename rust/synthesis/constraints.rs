@@ -164,8 +164,7 @@ fn forbidden_axes(graph: &Graph, constraints: &Constraints) -> Result<Vec<bool>,
         forbidden[axis_index(graph, "constraints.allowed_axes", name)?] = false;
     }
     for (index, axis) in graph.axes.iter().enumerate() {
-        let run = !axis.parts.is_empty() && axis.parts.iter().all(|&part| !forbidden[part]);
-        if run || !forbidden[graph.base(index)] {
+        if !axis.parts.is_empty() && axis.parts.iter().all(|&part| !forbidden[part]) {
             forbidden[index] = false;
         }
     }
@@ -174,7 +173,12 @@ fn forbidden_axes(graph: &Graph, constraints: &Constraints) -> Result<Vec<bool>,
         named[axis_index(graph, "constraints.forbidden_axes", name)?] = true;
     }
     for (index, axis) in graph.axes.iter().enumerate() {
-        forbidden[index] |= named[index] || named[graph.base(index)] || axis.parts.iter().any(|&part| named[part]);
+        forbidden[index] |= named[index] || axis.parts.iter().any(|&part| named[part]);
+    }
+    for (index, axis) in graph.axes.iter().enumerate() {
+        if let Some(of) = axis.of {
+            forbidden[index] = forbidden[of] || named[index];
+        }
     }
     Ok(forbidden)
 }

@@ -19,7 +19,6 @@ from hap.planning.optimisers import Optimiser, optimiser_tensors
 from hap.planning.outer import Found, search
 from hap.planning.pins import Pins, read_pins, spelled_by_name
 from hap.planning.plan import FORMAT, Fingerprints, Plan, Replica, Stage
-from hap.planning.problem import Problem
 from hap.planning.progress import Progress, Report
 from hap.planning.setup import make_problem
 from hap.program import Placements
@@ -117,7 +116,7 @@ def plan(
             optimiser=optimiser_tensors(optimiser) + int(accumulation),
             limits=limits,
         )
-        return make_plan(problem, search(problem, shown), axes)
+        return make_plan(search(problem, shown), axes)
 
 
 def plan_axes(
@@ -167,12 +166,13 @@ def plan_axes(
         limits=limits,
     )
     with Progress(progress) as shown:
-        return make_plan(problem, search(problem, shown), axes)
+        return make_plan(search(problem, shown), axes)
 
 
-def make_plan(problem: Problem, found: Found, axes: AxisGraph) -> Plan:
+def make_plan(found: Found, axes: AxisGraph) -> Plan:
     """What the search found for this graph, as a plan."""
-    engine, best = problem.engine, found.best
+    problem, best = found.problem, found.best
+    engine = problem.engine
     warn_of_slow_types(engine, best, axes)
     cluster = engine.cluster.to_json()
     seconds = best.simulation.seconds
@@ -191,7 +191,8 @@ def make_plan(problem: Problem, found: Found, axes: AxisGraph) -> Plan:
             hap=_version(),
             torch=str(torch.__version__),
         ),
-        axes=dict(problem.sizes),
+        axes={axis: size for axis, size in problem.sizes.items() if axis not in problem.classes},
+        classes=dict(problem.classes),
         replicas=(Replica(micro_batches=1, stages=(stage,)),),
         optimiser_tensors=engine.optimiser_tensors,
         predicted_time=seconds,

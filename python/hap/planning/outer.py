@@ -15,6 +15,7 @@ from hap.planning.pins import Pin, conflict
 from hap.planning.prices import ascend, busiest, loads
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.planning.progress import Progress
+from hap.planning.segments import with_segments
 from hap.planning.subsets import Without, faster_without, with_all
 from hap.program import Splits
 
@@ -32,6 +33,7 @@ class Found:
     """What the search found.
 
     Attributes:
+        problem: what is solved: the one that was given, with further split classes where these help.
         best: the best program and splits.
         bound: the best lower bound under these splits.
         baselines: the well-known strategies.
@@ -39,6 +41,7 @@ class Found:
         faster_without: devices without which a job would be faster; ``None`` where no such are known.
     """
 
+    problem: Problem
     best: Candidate
     bound: float
     baselines: list[Baseline]
@@ -90,6 +93,8 @@ def _search(problem: Problem, progress: Progress) -> Found:
             best = balanced(problem, baseline.candidate)
     if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
+    progress.update("segments")
+    problem, best = with_segments(problem, best, tried)
     progress.update("lower bound")
     best, bound = _raise_bound(problem, best, memory)
     gap = problem.engine.search_gap
@@ -102,7 +107,7 @@ def _search(problem: Problem, progress: Progress) -> Found:
             100.0 * gap / (1.0 - gap),
         )
     all_seen = [best, *tried, *strategies]
-    return Found(best, bound, known, with_all(all_seen, capacity), faster_without(problem, best, strategies))
+    return Found(problem, best, bound, known, with_all(all_seen, capacity), faster_without(problem, best, strategies))
 
 
 def _starts(problem: Problem) -> list[Splits]:

@@ -14,7 +14,7 @@ from hap.errors import HapError, PlanError
 from hap.placement import parse
 from hap.planning.pins import shard_dim
 from hap.planning.subsets import Without, left_out
-from hap.program import Compute, Convert, Program, Replicated, Splits
+from hap.program import Classes, Compute, Convert, Program, Replicated, Splits
 
 FORMAT: Final = "hap-plan-1"
 
@@ -38,7 +38,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         devices: ranks of the group, in the order that the splits follow.
         part: the part of the graph; there is one today.
         program: what each of them runs.
-        splits: units of each axis by device.
+        splits: units of each axis, and of each further split class, by device.
     """
 
     devices: tuple[int, ...]
@@ -65,6 +65,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         description: the cluster, as in a cluster file; see :attr:`cluster`.
         fingerprints: what the plan was made for.
         axes: the model's axes and their sizes.
+        classes: further split classes of some axes, by name: what is split otherwise in stretches of the model, or at
+            rest. An instruction names the class that it works along.
         forbidden_axes: axes that had to stay whole.
         required_axis: the axis that operators had to share their work along where they could.
         pin, forbid: by the user's names of tensors, the placements that these had to have, or must not have, in
@@ -96,6 +98,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     description: dict[str, Any] = msgspec.field(name="cluster")
     fingerprints: Fingerprints
     axes: dict[str, int]
+    classes: Classes = {}
     replicas: tuple[Replica, ...]
     optimiser_tensors: int
     predicted_time: float
@@ -135,7 +138,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     @property
     def splits(self) -> Splits:
-        """Units of each axis by device."""
+        """Units of each axis, and of each of :attr:`classes`, by device."""
         return self.stage.splits
 
     @property
@@ -207,6 +210,11 @@ def _check(plan: Plan) -> None:
     for axis, size in plan.axes.items():
         if size < 1:
             raise PlanError(f"axes.{axis}: expected a size of at least 1, got {size}")
+    for name, split_class in plan.classes.items():
+        if split_class.axis not in plan.axes or name in plan.axes:
+            raise PlanError(
+                f'classes.{name}: expected a new name for a class of an axis of the plan, got one of "{split_class.axis}"'
+            )
     if not 0 <= plan.optimiser_tensors < 2**32:
         raise PlanError(f"optimiser_tensors: expected a number from 0 to 2 ** 32 - 1, got {plan.optimiser_tensors}")
     if plan.required_axis is not None and plan.required_axis not in plan.axes:
@@ -242,6 +250,7 @@ def _check(plan: Plan) -> None:
             f"obstacles: expected one for each baseline without a time ({', '.join(missing) or 'none'}), "
             f"got {', '.join(plan.obstacles) or 'none'}"
         )
+    sizes = plan.axes | {name: plan.axes[split_class.axis] for name, split_class in plan.classes.items()}
     if not plan.replicas:
         raise PlanError("replicas: expected at least one, got none")
     for number, replica in enumerate(plan.replicas):
@@ -251,7 +260,7 @@ def _check(plan: Plan) -> None:
         if not replica.stages:
             raise PlanError(f"{path}.stages: expected at least one, got none")
         for position, stage in enumerate(replica.stages):
-            _check_stage(stage, plan.axes, count, f"{path}.stages[{position}]")
+            _check_stage(stage, sizes, count, f"{path}.stages[{position}]")
             _check_replicated(plan.replicated, stage.program)
 
 
@@ -277,7 +286,7 @@ def _check_stage(stage: Stage, axes: dict[str, int], count: int, path: str) -> N
         raise PlanError(f"{path}.devices: expected different ranks below {count}, got {list(devices)}")
     if set(stage.splits) != set(axes):
         odd = sorted(set(stage.splits) ^ set(axes))
-        raise PlanError(f"{path}.splits: expected the axes of the plan; {', '.join(odd)} is in one of them only")
+        raise PlanError(f"{path}.splits: expected the axes and classes of the plan; {', '.join(odd)} is no such, or missing")
     for axis, units in stage.splits.items():
         if len(units) != len(devices) or min(units) < 0 or sum(units) != axes[axis]:
             raise PlanError(
@@ -304,4 +313,4 @@ def _check_instruction(instruction: Any, axes: dict[str, int]) -> None:
             parse(level)
     axis = getattr(instruction, "axis", None)
     if axis is not None and axis not in axes:
-        raise PlanError(f'axis "{axis}" is not an axis of the plan')
+        raise PlanError(f'axis "{axis}" is not an axis of the plan, nor a split class')

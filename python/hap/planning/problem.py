@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hap.balance import Machine, Simulation, balance, largest_remainder
 from hap.planning.engine import Constraints, Engine, Prices, Synthesis
 from hap.planning.pins import Pin
-from hap.program import Splits
+from hap.program import SplitClass, Splits
 from hap.rules import BATCH
 
 # A step counts as faster when it gains this fraction.
@@ -26,9 +26,11 @@ class Problem:
         constraints: what every program must satisfy.
         pins: those of them that name tensors, as the user wrote them.
         constrain: the constraints with other pins.
+        divided: the problem with these further split classes of axes and no others.
         fixed: splits of axes that must stay, because parameters are already split so.
         batch: name of the axis of the samples; ``None`` where the model has none.
         origins: by name of a tensor, the user's name of a parameter or an input, or the source line that makes it.
+        classes: further split classes of axes, by name; :attr:`sizes` holds them, too.
     """
 
     engine: Engine
@@ -36,10 +38,12 @@ class Problem:
     parameters: Mapping[str, int]
     constraints: Constraints
     constrain: Callable[[Sequence[Pin]], Constraints]
+    divided: Callable[[Mapping[str, SplitClass]], Problem]
     pins: tuple[Pin, ...] = ()
     fixed: Mapping[str, list[int]] = field(default_factory=dict)
     batch: str | None = BATCH
     origins: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, SplitClass] = field(default_factory=dict)
 
     def split(self, weights: Sequence[float]) -> Splits:
         """Every axis split in proportion to ``weights``, fixed ones as they are."""

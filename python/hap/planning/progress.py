@@ -19,8 +19,9 @@ _log = logging.getLogger("hap")
 
 # Seconds before anything is shown.
 PATIENCE = 2.0
-# Phases of planning, for the length of the bar: tracing, axes, baselines, up to five starts, splits, the lower bound.
-PHASES = 10
+# Phases of planning, for the length of the bar: tracing, axes, baselines, up to five starts, splits, split
+# classes, the lower bound.
+PHASES = 11
 
 
 @dataclass(frozen=True, slots=True)

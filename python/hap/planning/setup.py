@@ -11,8 +11,8 @@ from hap.planning.engine import Constraints, Engine, Limits
 from hap.planning.optimisers import Optimiser, optimiser_tensors
 from hap.planning.pins import Pin, allowed
 from hap.planning.problem import Problem
-from hap.program import Placements
-from hap.rules import BATCH
+from hap.program import Placements, SplitClass
+from hap.rules import BATCH, divided
 from hap.units import listed
 
 if TYPE_CHECKING:
@@ -31,14 +31,19 @@ def make_problem(
     placements: Mapping[str, Placements] | None = None,
     splits: Mapping[str, Sequence[int]] | None = None,
     limits: Limits | None = None,
+    classes: Mapping[str, SplitClass] | None = None,
 ) -> Problem:
     """The problem; arguments as in :func:`hap.planning.plan_axes`, and ``strict`` as in :func:`allowed`.
+
+    ``classes`` are further split classes of the graph's axes.
 
     Raises:
         PlanError: an argument names what is not there, or does not fit the axes and the devices.
     """
     from hap import _core
 
+    whole, classes = axes, dict(classes or {})
+    axes = divided(axes, classes)
     sizes = {axis.name: axis.size for axis in axes.axes}
     fixed = {axis: list(units) for axis, units in (splits or {}).items()}
     _check_splits(fixed, sizes, len(cluster.devices))
@@ -53,6 +58,21 @@ def make_problem(
     def constrain(pins: Sequence[Pin]) -> Constraints:
         return make_constraints(axes, forbidden_axes, required_axis, pins, placements, strict=strict)
 
+    def divide(classes: Mapping[str, SplitClass]) -> Problem:
+        return make_problem(
+            whole,
+            cluster,
+            forbidden_axes=forbidden_axes,
+            required_axis=required_axis,
+            pins=pins,
+            strict=strict,
+            optimiser=optimiser,
+            placements=placements,
+            splits=splits,
+            limits=limits,
+            classes=classes,
+        )
+
     return Problem(
         engine=Engine(core, cluster, optimiser_tensors=tensors, limits=limits),
         sizes=sizes,
@@ -63,6 +83,8 @@ def make_problem(
         fixed=fixed,
         batch=BATCH if BATCH in sizes else None,
         origins=_origins(axes),
+        classes=classes,
+        divided=divide,
     )
 
 

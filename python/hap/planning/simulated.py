@@ -110,7 +110,7 @@ def simulate(
         TraceError: the module or the inputs cannot be traced.
     """
     from hap import _core
-    from hap.rules import annotate
+    from hap.rules import annotate, divided
     from hap.trace import trace
 
     if not isinstance(plan, Plan):
@@ -122,6 +122,7 @@ def simulate(
         )
     axes = annotate(trace(module, example_inputs, example_kwargs))
     plan.check_graph(axes.fingerprint)
+    axes = divided(axes, plan.classes)
     options = {"optimiser_tensors": plan.optimiser_tensors, "timeline": True}
     try:
         reply = _core.Graph(axes.to_json()).simulate(

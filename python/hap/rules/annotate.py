@@ -38,12 +38,13 @@ class AxisGraph:
         graph: the graph.
         axes: the model's axes; behind them the runs of adjacent ones that can be sharded as one.
         occurrences: for each tensor its axes, dimension by dimension, outermost first; then the runs that lie inside of
-            a dimension. ``Shard(i)`` means entry ``i``.
+            a dimension, then other split classes. ``Shard(i)`` means entry ``i``.
         choices: for each operator every way to run it; the first is the replicated one.
         replicated: operators that no rule speaks of.
         layout: for each operator, whether it only makes views.
         flops: floating-point operations of each operator on one device.
         cuts: operators at which two ways of factoring a dimension could not be matched.
+        base: the same without further split classes of axes, where this has such (:mod:`hap.rules.classes`).
     """
 
     graph: Graph
@@ -56,6 +57,7 @@ class AxisGraph:
     cuts: tuple[int, ...]
     calls: tuple[Call, ...]
     bound: tuple[Bound | None, ...]
+    base: AxisGraph | None = None
 
     def to_json(self) -> bytes:
         """What the Rust core reads: format ``hap-graph-1``."""
@@ -73,8 +75,8 @@ class AxisGraph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the graph with its arguments; equal on all ranks for equal models."""
-        return serialise.fingerprint(self)
+        """SHA-256 of the graph with its arguments; equal on all ranks for equal models, whatever the split classes."""
+        return serialise.fingerprint(self) if self.base is None else self.base.fingerprint
 
     def local_shape(self, tensor: int, placements: Placements, splits: Splits, rank: int) -> tuple[int, ...]:
         """The shape of what a rank holds of a tensor in a placement."""

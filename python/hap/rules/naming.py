@@ -20,12 +20,17 @@ BATCH = "batch"
 class Axis:
     """A named index of the model: ``size`` units that can be given to devices.
 
-    ``parts``: of a run (:mod:`hap.rules.runs`), the numbers of the axes that it is the product of, outermost first.
+    Attributes:
+        name: unique.
+        size: the number of units.
+        parts: of a run (:mod:`hap.rules.runs`), the numbers of the axes that it is the product of, outermost first.
+        of: of another split class of an axis (:mod:`hap.rules.classes`), the number of that.
     """
 
     name: str
     size: int
     parts: tuple[int, ...] = ()
+    of: int | None = None
 
 
 def name_axes(graph: Graph, dims: Sequence[Dims]) -> tuple[tuple[Axis, ...], dict[Factor, int]]:

@@ -50,7 +50,11 @@ def to_json(axes: AxisGraph) -> bytes:
 
 def _axis(axis: Axis) -> dict[str, Any]:
     written: dict[str, Any] = {"name": axis.name, "size": axis.size}
-    return written | {"parts": axis.parts} if axis.parts else written
+    if axis.parts:
+        written["parts"] = axis.parts
+    if axis.of is not None:
+        written["of"] = axis.of
+    return written
 
 
 def _operator(axes: AxisGraph, index: int) -> dict[str, Any]:

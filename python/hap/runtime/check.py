@@ -19,7 +19,7 @@ from hap.errors import CheckError, HapError
 from hap.graph import Graph
 from hap.planning.optimisers import Optimiser, optimiser_tensors
 from hap.planning.pins import Pins, read_pins
-from hap.program import Compute, Program, Replicated, Splits
+from hap.program import Classes, Compute, Program, Replicated, Splits
 from hap.runtime.difference import difference, finite, is_rounded, norm
 from hap.runtime.emulate import Emulated, emulate
 from hap.runtime.reference import Outputs, eager
@@ -119,7 +119,7 @@ def check(
             all of its gradients are NaN or infinite, so that there is nothing to compare.
     """
     from hap import interpret
-    from hap.rules import annotate
+    from hap.rules import annotate, divided
     from hap.trace import trace
     from hap.trace.refusals import check_module
 
@@ -169,15 +169,15 @@ def check(
     floor = 1e-3 * norm([value for (kind, _), value in reference.items() if kind == "gradient"])
     errors: dict[str, float] = {}
     shares = []
-    for program, units in _programs(axes, cluster, programs, seed, count, splits, asked):
-        for output in emulate(axes, program, units, ranks, values):
+    for program, units, classes in _programs(axes, cluster, programs, seed, count, splits, asked):
+        for output in emulate(divided(axes, classes), program, units, ranks, values):
             name = _label(output, graph)
             expected = reference[output.kind, output.name]
             # A loss scales as its gradients do; other outputs and buffers need not.
             least = floor if output.kind in ("loss", *GRADIENTS) else 0.0
             found = [difference(copied, expected, least) for copied in output.copies]
             errors[name] = max(errors.get(name, 0.0), *found)
-        shares.append(sharded_flops(axes, program))
+        shares.append(sharded_flops(divided(axes, classes), program))
     return CheckResult(
         max(errors.values(), default=0.0),
         errors,
@@ -306,8 +306,8 @@ def _programs(
     count: int,
     splits: Literal["random"] | Splits | None,
     asked: Asked,
-) -> list[tuple[Program, Splits]]:
-    """The programs to run, with their splits."""
+) -> list[tuple[Program, Splits, Classes]]:
+    """The programs to run, with their splits and the further split classes that they need."""
     from hap._core import Graph as CoreGraph
     from hap.balance import largest_remainder
     from hap.planning import plan_axes
@@ -320,7 +320,7 @@ def _programs(
     pins = read_pins(asked["pin"], asked["forbid"])
     constraints = make_constraints(axes, asked["forbidden_axes"], asked["required_axis"], pins)
     core = CoreGraph(axes.to_json()) if kind == "random" else None
-    found = []
+    found: list[tuple[Program, Splits, Classes]] = []
     for number in range(count if kind == "random" or splits == "random" else 1):
         generator = random.Random(f"{seed}.{number}")
         if splits == "random":
@@ -331,11 +331,11 @@ def _programs(
         if core is not None:
             request = {"splits": units, "constraints": constraints, "random": generator.getrandbits(32)}
             reply = core.synthesise(cluster.to_json(), msgspec.json.encode(request).decode())
-            found.append((msgspec.json.decode(reply, type=_Reply).program, units))
+            found.append((msgspec.json.decode(reply, type=_Reply).program, units, {}))
         else:
             fixed = units if splits is not None else {}
             plan = plan_axes(axes, cluster, splits=fixed, **asked)
-            found.append((plan.program, plan.splits))
+            found.append((plan.program, plan.splits, plan.classes))
     return found
 
 

@@ -316,6 +316,47 @@ def all_to_all(
     return group.run(f'all_to_all of "{name}"', steps)
 
 
+def re_split_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Along, target: Along, rank: int) -> Steps:
+    """See :func:`re_split`."""
+    assert source[:2] == target[:2], "a re-split stays with one axis of one dimension"
+    if source == target:
+        return tensor
+    if 0 in tensor.shape[: source.dim] + tensor.shape[source.dim + 1 :]:
+        return tensor.new_empty(tuple(shape))
+    sent = [_common(source, rank, target, receiver) for receiver in range(len(target.units))]
+    received = [_common(target, rank, source, sender) for sender in range(len(source.units))]
+    chunks = pieces.split(tensor, source, sent)
+    shapes = [pieces.local_shape(shape, target, units) for units in received]
+    counts = [math.prod(one) for one in shapes]
+    flat = yield AllToAll(
+        torch.cat([chunk.reshape(-1) for chunk in chunks]), tuple(chunk.numel() for chunk in chunks), tuple(counts)
+    )
+    return pieces.join([part.view(one) for part, one in zip(torch.split(flat, counts), shapes, strict=True)], target)
+
+
+def _common(one: Along, rank: int, other: Along, peer: int) -> int:
+    """Units that are in both the share of a rank and that of a peer by another split."""
+    begins = (one.offset(rank), other.offset(peer))
+    return max(0, min(begins[0] + one.units[rank], begins[1] + other.units[peer]) - max(begins))
+
+
+def re_split(
+    tensor: torch.Tensor, *, name: str, shape: Sequence[int], source: Along, target: Along, group: Ranks
+) -> torch.Tensor:
+    """``Shard`` to ``Shard`` of the same axis in the same place, split otherwise; the tensor itself where it is not.
+
+    Args:
+        tensor: this rank's share by the one split.
+        name: the tensor's name in the graph, for errors.
+        shape: shape of this rank's share by the other split.
+        source: the axis with the one split.
+        target: the axis with the other split.
+        group: the ranks.
+    """
+    steps = re_split_steps(tensor, shape=shape, source=source, target=target, rank=group.rank)
+    return group.run(f're_split of "{name}"', steps)
+
+
 def all_reduce_steps(tensor: torch.Tensor, *, op: Literal["sum", "max"] = "sum", rank: int) -> Steps:
     """See :func:`all_reduce`."""
     total = tensor.clone(memory_format=torch.contiguous_format)
@@ -382,6 +423,7 @@ STEPS: dict[Callable[..., Any], Callable[..., Steps]] = {
     all_gather: all_gather_steps,
     reduce_scatter: reduce_scatter_steps,
     all_to_all: all_to_all_steps,
+    re_split: re_split_steps,
     all_reduce: all_reduce_steps,
     stack: stack_steps,
     shift: shift_steps,

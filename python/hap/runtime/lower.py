@@ -299,12 +299,13 @@ class _Emitter:
                 scattered = rewrite.along(tensor, target.placements)
                 way = {"shape": shape, "along": scattered, "implementation": instruction.implementation}
                 return call(collectives.reduce_scatter, **way, **shared)
-            case "all_to_all":
+            case "all_to_all" | "re_split":
                 ends = {
                     "source": rewrite.along(tensor, source.placements),
                     "target": rewrite.along(tensor, target.placements),
                 }
-                return call(collectives.all_to_all, shape=shape, **ends, **shared)
+                crossing = collectives.all_to_all if instruction.conversion == "all_to_all" else collectives.re_split
+                return call(crossing, shape=shape, **ends, **shared)
             case "all_reduce":
                 return call(collectives.all_reduce, **shared)
             case "slice":

@@ -223,7 +223,7 @@ class Session:
     def _prepare(self, call: Call, total: int, units: tuple[int, ...] | None) -> Prepared:
         """Trace, plan and lower a new kind of call; the first one also places the parameters."""
         from hap.planning import Plan
-        from hap.rules import annotate
+        from hap.rules import annotate, divided
         from hap.trace.refusals import check_module
         from hap.trace.route import trace_module
 
@@ -255,7 +255,7 @@ class Session:
             fixed.setdefault(BATCH, list(units))
         encoded = self.control.settle(lambda: self.make_plan(axes, placements, fixed), "planning", SLOW_PLANNING)
         plan = Plan.from_json(encoded)
-        splits = plan.splits
+        axes, splits = divided(axes, plan.classes), plan.splits
         program = lower(axes, plan.program, splits, self.group.rank, ranks=self.group.size, device=self.device)
         ranks = self.group.size
         layouts = {

@@ -1,0 +1,154 @@
+"""Segments: stretches of the model in which an axis is split otherwise, where that helps.
+
+The convolutions of a VGG19 want shares by speed; its large linear layers, whose inputs are gathered with all shares
+padded to the largest, want even ones. An axis therefore gets a further split class, and the synthesiser says which
+operators use it, and so where tensors are re-split. Synthesis takes long where nothing can be gained, so a relaxation
+is asked first: what the programs that are known would take if every stage could split the axis as it likes, and
+re-splits were free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from hap.balance import fractions
+from hap.balance.stages import Array, Linear
+from hap.planning.engine import Prices, parse_program
+from hap.planning.problem import Candidate, Problem, balanced, candidate
+from hap.program import Compute, Convert, Program, SplitClass
+from hap.rules.classes import class_name
+
+# A further class must promise this fraction of the step to be tried, and gain a tenth of it to be kept.
+WORTH_TRYING = 0.01
+WORTH_KEEPING = 0.001
+# Axes that are tried, at most, and rounds of synthesis and balance for each.
+AXES = 1
+ROUNDS = 3
+# A device is busy where it is for this part of the longest time.
+BUSY = 0.9
+# Halvings of the interval in which a stage's least time lies.
+HALVINGS = 40
+
+
+def with_segments(problem: Problem, best: Candidate, tried: Sequence[Candidate]) -> tuple[Problem, Candidate]:
+    """The problem with a further split class of an axis and its best program, where that is faster; else as they are.
+
+    Args:
+        problem: without further classes.
+        best: its best program.
+        tried: other programs of it, with their splits.
+    """
+    found = (problem, best)
+    for axis in _promising(problem, best, tried)[:AXES]:
+        name = class_name(axis, "compute")
+        wider = problem.divided({name: SplitClass(axis, "compute")})
+        wider.engine.observer = problem.engine.observer
+        program = _alternate(wider, axis, name, best)
+        problem.engine.search_gap = wider.engine.search_gap = max(problem.engine.search_gap, wider.engine.search_gap)
+        if program.better_than(found[1], problem.engine.machine.capacity):
+            found = (wider, program)
+    gained = 1.0 - found[1].simulation.seconds / best.simulation.seconds
+    return found if gained > WORTH_KEEPING else (problem, best)
+
+
+def _alternate(problem: Problem, axis: str, name: str, start: Candidate) -> Candidate:
+    """Synthesis and balance in turns; the best program that uses both classes.
+
+    The class is split evenly at first, the axis as it was, or by speed where that was evenly, too.
+    """
+    capacity = problem.engine.machine.capacity
+    best, splits, weights = start, {**start.splits, name: problem.even[axis]}, start.weights
+    if splits[axis] == splits[name]:
+        splits[axis] = problem.proportional[axis]
+    for _ in range(ROUNDS):
+        prices = [_prices_of_slow(problem, [splits[axis], splits[name]])]
+        prices += [] if weights is None else [Prices(weights)]
+        made: Candidate | None = None
+        for each in prices:
+            synthesis = problem.engine.synthesise(splits, each, problem.constraints)
+            found = candidate(problem, synthesis, splits)
+            program = parse_program(found.program)
+            used = _axes_of(program, Compute) | _axes_of(program, Convert)
+            if {axis, name} <= used and found.better_than(made, capacity):
+                made = found
+        if made is None:
+            break
+        found = balanced(problem, made)
+        if not found.better_than(best, capacity):
+            break
+        best, splits, weights = found, found.splits, found.weights
+    return best
+
+
+def _prices_of_slow(problem: Problem, classes: Sequence[Sequence[int]]) -> Prices:
+    """Prices of the devices that are busy longest where an axis is split in several ways.
+
+    The duals of one split price computation as if any other were as good; the slowest device tells them apart.
+    """
+    speeds = problem.engine.machine.speeds
+    loads = [sum(units) / speed for units, speed in zip(zip(*classes, strict=True), speeds, strict=True)]
+    busy = [load >= BUSY * max(loads) for load in loads]
+    return Prices(tuple(slow / sum(busy) for slow in busy))
+
+
+def _axes_of(program: Program, kind: type[Compute | Convert]) -> set[str]:
+    """The axes and classes that the operators, or the collectives, of a program work along."""
+    chosen = (each for each in program.instructions if isinstance(each, kind))
+    moving = (each for each in chosen if isinstance(each, Compute) or each.implementation is not None)
+    return {each.axis for each in moving if each.axis is not None}
+
+
+def _promising(problem: Problem, best: Candidate, tried: Sequence[Candidate]) -> list[str]:
+    """Axes whose split matters to operators and to collectives, and that promise enough, the one that does most first."""
+    promises: dict[str, float] = {}
+    seen = set()
+    for known in (best, *tried):
+        if known.program in seen:
+            continue
+        seen.add(known.program)
+        for axis, seconds in _relaxed(problem, known).items():
+            promises[axis] = max(promises.get(axis, 0.0), 1.0 - seconds / best.simulation.seconds)
+    worth = [axis for axis, promise in promises.items() if promise > WORTH_TRYING]
+    return sorted(worth, key=lambda axis: (-promises[axis], axis))
+
+
+def _relaxed(problem: Problem, known: Candidate) -> dict[str, float]:
+    """By axis, seconds of a program where each stage has shares of this axis that suit it, and gathers may be padded.
+
+    Of the axes that operators share their work along and that collectives gather, scatter or exchange.
+    """
+    program = parse_program(known.program)
+    axes = _axes_of(program, Compute) & _axes_of(program, Convert) - problem.fixed.keys()
+    if not axes:
+        return {}
+    padded = tuple(
+        msgspec.structs.replace(each, implementation="padded")
+        if isinstance(each, Convert) and each.axis in axes and each.conversion in ("all_gather", "reduce_scatter")
+        else each
+        for each in program.instructions
+    )
+    text = msgspec.json.encode(Program(padded)).decode()
+    linear = problem.engine.stages(text, fractions(known.splits)).linear
+    columns = linear.columns(fractions(known.splits))
+    return {
+        axis: float(linear.counts @ _least(linear, columns, linear.axes.index(axis)))
+        for axis in axes & set(linear.axes)
+    }
+
+
+def _least(linear: Linear, columns: Array, axis: int) -> Array:
+    """Least seconds by [stage] over all shares of one axis, the others as they are."""
+    slopes = np.maximum(linear.slopes[:, linear.kinds, axis], 0.0)
+    constants = linear.times(columns) - slopes * columns[axis]
+    low = constants.max(axis=1)
+    high = np.maximum(low, linear.times(columns).max(axis=1))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            room = np.where(slopes > 0.0, (middle[:, None] - constants) / slopes, np.inf)
+        enough = np.maximum(room, 0.0).sum(axis=1) >= 1.0
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return high
