@@ -110,6 +110,11 @@ def case(kind: str, ranks: int, seed: int) -> Case:
         expected = [share(whole, j, target, rank) for rank in range(ranks)]
         arguments = [{"shape": tuple(e.shape), "source": along, "target": target} for e in expected]
         return Case(kind, shares, expected, arguments)
+    if kind == "re_split":
+        target = along_axis(i)
+        expected = [share(whole, i, target, rank) for rank in range(ranks)]
+        arguments = [{"shape": tuple(e.shape), "source": along, "target": target} for e in expected]
+        return Case(kind, shares, expected, arguments)
     if kind == "slice_share":
         arguments = [{"along": along, "rank": rank} for rank in range(ranks)]
         return Case(kind, [full] * ranks, shares, arguments)
@@ -120,5 +125,5 @@ def case(kind: str, ranks: int, seed: int) -> Case:
     return Case(kind, [full] * ranks, [full] * ranks, [{"rank": rank} for rank in range(ranks)])
 
 
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_to_all", "all_reduce", "stack", "shift")
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_to_all", "re_split", "all_reduce", "stack", "shift")
 LOCAL = ("slice_share", "pad", "keep_one")

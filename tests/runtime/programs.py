@@ -20,6 +20,7 @@ from hap.program import (
     Splits,
 )
 from hap.rules import AxisGraph
+from hap.rules.pieces import Place
 
 
 def random_units(total: int, ranks: int, generator: random.Random) -> list[int]:
@@ -57,6 +58,12 @@ class _Writer:
     def axis(self, tensor: int, placements: Placements) -> str:
         return self.axes.axes[self.axes.occurrences[tensor][int(placements[0][1:])].axis].name
 
+    def index(self, tensor: int, placements: Placements) -> tuple[Place, int]:
+        """Where an index of a tensor lies and which axis it is, whatever its split class."""
+        occurrence = self.axes.occurrences[tensor][int(placements[0][1:])]
+        of = self.axes.axes[occurrence.axis].of
+        return occurrence.place, occurrence.axis if of is None else of
+
     def convert(self, tensor: int, source: Placements, target: Placements) -> None:
         if target in self.held[tensor]:
             return
@@ -65,11 +72,13 @@ class _Writer:
             "SR": "all_gather", "PR": "all_reduce", "PS": "reduce_scatter", "SS": "all_to_all", "RS": "slice",
             "RP": "keep_one", "SP": "pad",
         }[kinds]  # fmt: skip
+        if kinds == "SS" and self.index(tensor, source) == self.index(tensor, target):
+            conversion = "re_split"
         at = source if kinds in ("SR", "SS", "SP") else target if kinds in ("PS", "RS") else None
         implementation = None
         if conversion in ("all_gather", "reduce_scatter"):
             implementation = self.random.choice(["padded", "grouped", "exchange"])
-        elif conversion == "all_to_all":
+        elif conversion in ("all_to_all", "re_split"):
             implementation = "exchange"
         elif conversion == "all_reduce":
             implementation = "builtin"

@@ -50,6 +50,23 @@ def test_exchange_of_axes_in_blocks(ranks: int, seed: int, dim: int) -> None:
     assert all(map(same, lockstep.run(steps), expected))
 
 
+@given(ranks=st.integers(1, 4), seed=SEEDS, dim=st.integers(0, 1))
+def test_re_split_of_an_axis_in_blocks(ranks: int, seed: int, dim: int) -> None:
+    """The axis stands in both blocks of one dimension, (c r d | c d)."""
+    g = random.Random(seed)
+    c, r, d = (g.randint(2, 4) for _ in range(3))
+    blocks = ((c, d), (1, d))
+    source, target = (collectives.Along(dim, blocks, random_units(r, ranks, g)) for _ in range(2))
+    shape = (2, c * r * d + r * d) if dim else (c * r * d + r * d, 2)
+    whole = torch.arange(shape[0] * shape[1]).reshape(shape)
+    expected = pieces.split(whole, target, target.units)
+    steps = [
+        collectives.re_split_steps(piece, shape=expected[rank].shape, source=source, target=target, rank=rank)
+        for rank, piece in enumerate(pieces.split(whole, source, source.units))
+    ]
+    assert all(map(same, lockstep.run(steps), expected))
+
+
 @given(kind=st.sampled_from(LOCAL), ranks=st.integers(1, 5), seed=SEEDS)
 def test_local_step(kind: str, ranks: int, seed: int) -> None:
     example = case(kind, ranks, seed)
@@ -90,7 +107,7 @@ def _after_a_death(rank: int) -> str:
 def test_collectives_over_gloo() -> None:
     for size in (2, 3):
         with Launcher(size, timeout=10.0) as launcher:
-            for wrong in launcher.run(_on_rank, size, list(range(60))):
+            for wrong in launcher.run(_on_rank, size, list(range(70))):
                 assert wrong == []
             if size == 3:
                 launcher.kill(2)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import random
+from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hap.rules import AxisGraph
+from hap._core import Graph
+from hap.program import SplitClass
+from hap.rules import AxisGraph, divided
+from hap.rules.classes import class_name
 from tests import models
 from tests.runtime.one_device import Step, step
 from tests.runtime.programs import random_program, random_splits
@@ -47,3 +52,21 @@ def test_random_program_equals_one_device(name: str, seed: int) -> None:
     splits = random_splits(axes, ranks, generator)
     forbidden = ("batch",) if generator.random() < 0.5 else ()
     whole.check(random_program(axes, generator, forbidden_axes=forbidden), splits, ranks, tolerance(axes))
+
+
+@pytest.mark.parametrize("name", ["mlp", "vgg19_batch_norm", "gpt2_dropout", "bert_eager"])
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_split_classes_change_nothing(name: str, seed: int) -> None:
+    """Two axes are split otherwise in random stretches of the model, one more where it is stored."""
+    whole = traced(name)
+    generator = random.Random(seed)
+    chosen = generator.choices([axis.name for axis in whole.axes.axes], k=3)
+    pairs = zip(chosen, ("compute", "compute", "storage"), strict=True)
+    classes = {class_name(axis, role): SplitClass(axis, role) for axis, role in pairs}
+    axes = divided(whole.axes, classes)
+    ranks = generator.randint(2, 4)
+    splits = random_splits(axes, ranks, generator)
+    program = random_program(axes, generator, forbidden_axes=())
+    Graph(axes.to_json()).validate(msgspec.json.encode(program).decode())
+    replace(whole, axes=axes).check(program, splits, ranks, tolerance(axes))

@@ -26,7 +26,7 @@ class Problem:
         constraints: what every program must satisfy.
         pins: those of them that name tensors, as the user wrote them.
         constrain: the constraints with other pins.
-        divided: the problem with these further split classes of axes and no others.
+        divided: the problem with these split classes of axes beside its own.
         fixed: splits of axes that must stay, because parameters are already split so.
         batch: name of the axis of the samples; ``None`` where the model has none.
         origins: by name of a tensor, the user's name of a parameter or an input, or the source line that makes it.

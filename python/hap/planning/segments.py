@@ -37,7 +37,7 @@ def with_segments(problem: Problem, best: Candidate, tried: Sequence[Candidate])
     """The problem with a further split class of an axis and its best program, where that is faster; else as they are.
 
     Args:
-        problem: without further classes.
+        problem: the problem.
         best: its best program.
         tried: other programs of it, with their splits.
     """
@@ -121,7 +121,8 @@ def _relaxed(problem: Problem, known: Candidate) -> dict[str, float]:
     Of the axes that operators share their work along and that collectives gather, scatter or exchange.
     """
     program = parse_program(known.program)
-    axes = _axes_of(program, Compute) & _axes_of(program, Convert) - problem.fixed.keys()
+    axes = _axes_of(program, Compute) & _axes_of(program, Convert) - problem.fixed.keys() - problem.classes.keys()
+    axes -= {split_class.axis for split_class in problem.classes.values()}
     if not axes:
         return {}
     padded = tuple(

@@ -35,15 +35,14 @@ def make_problem(
 ) -> Problem:
     """The problem; arguments as in :func:`hap.planning.plan_axes`, and ``strict`` as in :func:`allowed`.
 
-    ``classes`` are further split classes of the graph's axes.
+    ``classes`` are split classes of the graph's axes beside those that it has.
 
     Raises:
         PlanError: an argument names what is not there, or does not fit the axes and the devices.
     """
     from hap import _core
 
-    whole, classes = axes, dict(classes or {})
-    axes = divided(axes, classes)
+    axes = divided(axes, classes or {})
     sizes = {axis.name: axis.size for axis in axes.axes}
     fixed = {axis: list(units) for axis, units in (splits or {}).items()}
     _check_splits(fixed, sizes, len(cluster.devices))
@@ -60,7 +59,7 @@ def make_problem(
 
     def divide(classes: Mapping[str, SplitClass]) -> Problem:
         return make_problem(
-            whole,
+            axes,
             cluster,
             forbidden_axes=forbidden_axes,
             required_axis=required_axis,
@@ -83,7 +82,7 @@ def make_problem(
         fixed=fixed,
         batch=BATCH if BATCH in sizes else None,
         origins=_origins(axes),
-        classes=classes,
+        classes=axes.classes,
         divided=divide,
     )
 

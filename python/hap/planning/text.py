@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hap.planning.subsets import split_axes
-from hap.program import Compute, Convert, Free, InputInstruction, Placements, Program
+from hap.program import Compute, Convert, Free, InputInstruction, Placements, Program, SplitClass
 from hap.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ def _header(plan: Plan) -> Iterator[str]:
         groups.setdefault(tuple(plan.splits[axis]), []).append(axis)
     for units, axes in groups.items():
         yield f"# split {' '.join(str(count) for count in units)}: {', '.join(axes)}"
+    for name, split_class in plan.classes.items():
+        yield f"# {name}: {_explained(plan.program, name, split_class)}"
     places: dict[tuple[str, str], list[str]] = {}
     for entry in plan.replicated:
         places.setdefault((entry.target, entry.source), []).append(entry.operator)
@@ -133,6 +135,19 @@ def _ranks(plan: Plan, ranks: Sequence[int]) -> str:
     """Such as ``devices 2, 3 (2 x P100)``."""
     names = [plan.cluster.devices[rank].name for rank in ranks]
     return f"device{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))} ({', '.join(_counted(names))})"
+
+
+def _explained(program: Program, name: str, split_class: SplitClass) -> str:
+    """Where a split class is used."""
+    if split_class.role == "storage":
+        return f"{split_class.axis} as it is split at rest, in parameters that are read otherwise"
+    operators = [each.operator for each in program.instructions if isinstance(each, Compute) and each.axis == name]
+    stretch = f"from {operators[0]} to {operators[-1]}" if operators else "none"
+    moves = sum(
+        isinstance(each, Convert) and each.conversion == "re_split" and name in (each.axis, split_class.axis)
+        for each in program.instructions
+    )
+    return f"{split_class.axis} as it is split in a segment, {len(operators)} operators, {stretch}; {moves} re-splits"
 
 
 def _described(link: Link) -> str:

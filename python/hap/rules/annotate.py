@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from hap.graph import Graph, Operator
 from hap.placement import REPLICATE, Placements, Shard
-from hap.program import Replicated
+from hap.program import Replicated, SplitClass
 from hap.rules import costs, serialise
 from hap.rules.axes import Factor, entries, inner_products, leaves, unify
 from hap.rules.binding import Bound, Dims, bind
@@ -44,7 +44,8 @@ class AxisGraph:
         layout: for each operator, whether it only makes views.
         flops: floating-point operations of each operator on one device.
         cuts: operators at which two ways of factoring a dimension could not be matched.
-        base: the same without further split classes of axes, where this has such (:mod:`hap.rules.classes`).
+        classes: further split classes of axes (:mod:`hap.rules.classes`), which stand among the axes, by name.
+        base: the same without these, where there are such.
     """
 
     graph: Graph
@@ -57,6 +58,7 @@ class AxisGraph:
     cuts: tuple[int, ...]
     calls: tuple[Call, ...]
     bound: tuple[Bound | None, ...]
+    classes: Mapping[str, SplitClass] = field(default_factory=dict)
     base: AxisGraph | None = None
 
     def to_json(self) -> bytes:

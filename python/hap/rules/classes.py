@@ -30,18 +30,19 @@ def class_name(axis: str, role: str) -> str:
 
 
 def divided(axes: AxisGraph, classes: Mapping[str, SplitClass]) -> AxisGraph:
-    """The graph with these further split classes, by name; of a graph without any.
+    """The graph with these split classes, by name, beside those that it has.
 
     Raises:
         PlanError: a class is of no axis of the graph, or has the name of one.
     """
     if not classes:
         return axes
-    assert axes.base is None, "the graph has further split classes already"
-    found = replace(axes, base=axes)
-    for name, split_class in classes.items():
-        number = next((i for i, axis in enumerate(axes.axes) if axis.name == split_class.axis), None)
-        if number is None or any(axis.name == name for axis in found.axes):
+    base = axes.base or axes
+    numbers = {axis.name: number for number, axis in enumerate(base.axes)}
+    found = replace(base, base=base, classes={**axes.classes, **classes})
+    for name, split_class in found.classes.items():
+        number = numbers.get(split_class.axis)
+        if number is None or name in numbers:
             raise PlanError(
                 f'classes: "{name}": expected a new name for a split class of an axis of the graph, got one of '
                 f'"{split_class.axis}"'

@@ -18,7 +18,7 @@ from hap.planning.pins import Pins, as_given, read_pins
 from hap.profiling.cache import profiled
 from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
-from hap.runtime.collectives import Along
+from hap.runtime.collectives import Along, re_split
 from hap.runtime.group import Group
 from hap.runtime.hardware import check_hardware
 from hap.runtime.local_inputs import LocalInput
@@ -349,8 +349,12 @@ def _piece(
     value = call.tensors[name].detach()
     if name in call.local:
         given = share_layout(layout.shape, units)
-        if layout.along == given.along:
-            return value
+        assert given.along is not None
+        if layout.along is not None and layout.along[:2] == given.along[:2]:
+            shape = layout.shapes[rank]
+            return re_split(
+                value, name=name, shape=shape, source=given.along, target=layout.along, group=session.group
+            )
         value = given.gather(value, name, session.group)
     return layout.share(value, rank)
 

@@ -249,6 +249,8 @@ class Session:
             },
             "before planning",
         )
+        if self.latest is not None:
+            axes = divided(axes, self.latest.plan.classes)
         placements, fixed = self._where_stored(axes)
         sizes = {axis.name: axis.size for axis in axes.axes}
         if units is not None and sizes.get(BATCH) == total:
@@ -311,7 +313,10 @@ class Session:
                 continue
             occurrences, units = axes.occurrences[entry.tensor], list(stored.along.units)
             lies = Place(stored.along.dim, stored.along.blocks)
-            at = next((at for at, own in enumerate(occurrences) if own.place == lies), None)
+            there = [at for at, own in enumerate(occurrences) if own.place == lies]
+            # Of the split classes of an axis, the one that is split so.
+            there.sort(key=lambda at: self._split_before(axes.axes[occurrences[at].axis].name) != units)
+            at = there[0] if there else None
             axis = None if at is None else axes.axes[occurrences[at].axis]
             if axis is None or axis.size != sum(units) or fixed.setdefault(axis.name, units) != units:
                 raise PlanError(
@@ -321,6 +326,9 @@ class Session:
                 )
             placements[name] = (f"S{at}",)
         return placements, fixed
+
+    def _split_before(self, axis: str) -> list[int] | None:
+        return None if self.latest is None else self.latest.splits.get(axis)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers as they are now, by the names that graphs use and by all others."""
