@@ -17,7 +17,7 @@ Implementation = Literal["padded", "grouped", "exchange", "builtin"]
 
 
 class SplitClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another split of an axis, beside that of the axis itself; tensors are re-split where they go from one to the other.
+    """Another split of an axis, beside that of the axis itself; what goes from one to the other is re-split.
 
     Attributes:
         axis: the name of the axis.

@@ -192,7 +192,7 @@ def test_sufficient_factor_broadcasting() -> None:
     # The convolutions' gradients are.
     assert backward["all_reduce"] == 4
     assert stored(plan, "code.weight") == ["R"]
-    gradients = shards(make_problem(whole.axes, machines).parameters["code.weight"])
+    gradients = shards(len(make_problem(whole.axes, machines).parameters["code.weight"]))
     seconds, _ = restricted(whole, machines, plan.splits, {"mm_1": ("P", *gradients)})
     assert seconds > 1.001 * plan.predicted_time
 

@@ -68,7 +68,7 @@ def _data_parallel(problem: Problem) -> Constraints | None:
 
 
 def _fully_sharded(problem: Problem) -> Constraints | None:
-    stored = {name: shards(count) for name, count in problem.parameters.items() if count > 0}
+    stored = {name: shards(len(axes)) for name, axes in problem.parameters.items() if axes}
     return _batch_parallel(problem, stored, only_batch=False)
 
 

@@ -16,6 +16,7 @@ from hap.planning.prices import ascend, busiest, loads
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.planning.progress import Progress
 from hap.planning.segments import with_segments
+from hap.planning.storage import with_storage
 from hap.planning.subsets import Without, faster_without, with_all
 from hap.program import Splits
 
@@ -91,10 +92,14 @@ def _search(problem: Problem, progress: Progress) -> Found:
         if baseline.candidate is not None and baseline.candidate.better_than(best, capacity):
             _log.info("baseline %s beats the search so far; balancing it", baseline.name)
             best = balanced(problem, baseline.candidate)
+    progress.update("split classes")
+    given = problem
+    if memory is not None:
+        problem, best = with_storage(problem, best, memory)
     if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
-    progress.update("segments")
-    problem, best = with_segments(problem, best, tried)
+    if problem is given:
+        problem, best = with_segments(problem, best, tried)
     progress.update("lower bound")
     best, bound = _raise_bound(problem, best, memory)
     gap = problem.engine.search_gap

@@ -213,7 +213,7 @@ def _check(plan: Plan) -> None:
     for name, split_class in plan.classes.items():
         if split_class.axis not in plan.axes or name in plan.axes:
             raise PlanError(
-                f'classes.{name}: expected a new name for a class of an axis of the plan, got one of "{split_class.axis}"'
+                f'classes.{name}: expected a new name for a class of one of the axes, got one of "{split_class.axis}"'
             )
     if not 0 <= plan.optimiser_tensors < 2**32:
         raise PlanError(f"optimiser_tensors: expected a number from 0 to 2 ** 32 - 1, got {plan.optimiser_tensors}")
@@ -286,7 +286,9 @@ def _check_stage(stage: Stage, axes: dict[str, int], count: int, path: str) -> N
         raise PlanError(f"{path}.devices: expected different ranks below {count}, got {list(devices)}")
     if set(stage.splits) != set(axes):
         odd = sorted(set(stage.splits) ^ set(axes))
-        raise PlanError(f"{path}.splits: expected the axes and classes of the plan; {', '.join(odd)} is no such, or missing")
+        raise PlanError(
+            f"{path}.splits: expected the axes and classes of the plan; {', '.join(odd)} is no such, or missing"
+        )
     for axis, units in stage.splits.items():
         if len(units) != len(devices) or min(units) < 0 or sum(units) != axes[axis]:
             raise PlanError(

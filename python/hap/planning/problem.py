@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hap.balance import Machine, Simulation, balance, largest_remainder
-from hap.planning.engine import Constraints, Engine, Prices, Synthesis
+from hap.planning.engine import Constraints, Engine, Prices, Synthesis, parse_program
 from hap.planning.pins import Pin
-from hap.program import SplitClass, Splits
+from hap.program import Compute, Convert, SplitClass, Splits
 from hap.rules import BATCH
 
 # A step counts as faster when it gains this fraction.
@@ -22,7 +22,7 @@ class Problem:
     Attributes:
         engine: the graph on the cluster.
         sizes: units of each axis.
-        parameters: number of axes of each parameter, by the name of its tensor: it can be stored as ``S0``, ``S1``, ...
+        parameters: the axes of each parameter, by the name of its tensor: it can be stored as ``S0``, ``S1``, ...
         constraints: what every program must satisfy.
         pins: those of them that name tensors, as the user wrote them.
         constrain: the constraints with other pins.
@@ -35,7 +35,7 @@ class Problem:
 
     engine: Engine
     sizes: Mapping[str, int]
-    parameters: Mapping[str, int]
+    parameters: Mapping[str, tuple[str, ...]]
     constraints: Constraints
     constrain: Callable[[Sequence[Pin]], Constraints]
     divided: Callable[[Mapping[str, SplitClass]], Problem]
@@ -110,6 +110,18 @@ def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) 
         rounding_loss=ratios.rounding_loss,
         weights=ratios.weights,
     )
+
+
+def computed_axes(program: str) -> set[str]:
+    """The axes and classes that the operators of a program share their work along."""
+    instructions = parse_program(program).instructions
+    return {each.axis for each in instructions if isinstance(each, Compute) and each.axis is not None}
+
+
+def moved_axes(program: str) -> set[str]:
+    """The axes and classes that the collectives of a program gather, scatter or leave."""
+    instructions = (each for each in parse_program(program).instructions if isinstance(each, Convert))
+    return {each.axis for each in instructions if each.implementation is not None and each.axis is not None}
 
 
 def first_prices(problem: Problem, splits: Splits) -> Prices:

@@ -17,8 +17,8 @@ import numpy as np
 from hap.balance import fractions
 from hap.balance.stages import Array, Linear
 from hap.planning.engine import Prices, parse_program
-from hap.planning.problem import Candidate, Problem, balanced, candidate
-from hap.program import Compute, Convert, Program, SplitClass
+from hap.planning.problem import Candidate, Problem, balanced, candidate, computed_axes, moved_axes
+from hap.program import Convert, Program, SplitClass
 from hap.rules.classes import class_name
 
 # A further class must promise this fraction of the step to be tried, and gain a tenth of it to be kept.
@@ -70,8 +70,7 @@ def _alternate(problem: Problem, axis: str, name: str, start: Candidate) -> Cand
         for each in prices:
             synthesis = problem.engine.synthesise(splits, each, problem.constraints)
             found = candidate(problem, synthesis, splits)
-            program = parse_program(found.program)
-            used = _axes_of(program, Compute) | _axes_of(program, Convert)
+            used = computed_axes(found.program) | moved_axes(found.program)
             if {axis, name} <= used and found.better_than(made, capacity):
                 made = found
         if made is None:
@@ -94,15 +93,8 @@ def _prices_of_slow(problem: Problem, classes: Sequence[Sequence[int]]) -> Price
     return Prices(tuple(slow / sum(busy) for slow in busy))
 
 
-def _axes_of(program: Program, kind: type[Compute | Convert]) -> set[str]:
-    """The axes and classes that the operators, or the collectives, of a program work along."""
-    chosen = (each for each in program.instructions if isinstance(each, kind))
-    moving = (each for each in chosen if isinstance(each, Compute) or each.implementation is not None)
-    return {each.axis for each in moving if each.axis is not None}
-
-
 def _promising(problem: Problem, best: Candidate, tried: Sequence[Candidate]) -> list[str]:
-    """Axes whose split matters to operators and to collectives, and that promise enough, the one that does most first."""
+    """Axes whose split matters to operators and to collectives, and that promise enough, most first."""
     promises: dict[str, float] = {}
     seen = set()
     for known in (best, *tried):
@@ -121,7 +113,7 @@ def _relaxed(problem: Problem, known: Candidate) -> dict[str, float]:
     Of the axes that operators share their work along and that collectives gather, scatter or exchange.
     """
     program = parse_program(known.program)
-    axes = _axes_of(program, Compute) & _axes_of(program, Convert) - problem.fixed.keys() - problem.classes.keys()
+    axes = computed_axes(known.program) & moved_axes(known.program) - problem.fixed.keys() - problem.classes.keys()
     axes -= {split_class.axis for split_class in problem.classes.values()}
     if not axes:
         return {}
@@ -141,15 +133,16 @@ def _relaxed(problem: Problem, known: Candidate) -> dict[str, float]:
 
 
 def _least(linear: Linear, columns: Array, axis: int) -> Array:
-    """Least seconds by [stage] over all shares of one axis, the others as they are."""
-    slopes = np.maximum(linear.slopes[:, linear.kinds, axis], 0.0)
-    constants = linear.times(columns) - slopes * columns[axis]
+    """Least seconds by [stage] over all shares of one axis, the others as they are; by halving."""
+    slopes: Array = np.maximum(linear.slopes[:, linear.kinds, axis], 0.0)
+    times = linear.times(columns)
+    constants = times - slopes * columns[axis]
     low = constants.max(axis=1)
-    high = np.maximum(low, linear.times(columns).max(axis=1))
+    high: Array = np.maximum(low, times.max(axis=1))
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            room = np.where(slopes > 0.0, (middle[:, None] - constants) / slopes, np.inf)
+        room = np.full_like(slopes, np.inf)
+        np.divide(middle[:, None] - constants, slopes, out=room, where=slopes > 0.0)
         enough = np.maximum(room, 0.0).sum(axis=1) >= 1.0
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return high

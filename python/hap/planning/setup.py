@@ -137,12 +137,15 @@ def _check_splits(fixed: Mapping[str, list[int]], sizes: Mapping[str, int], devi
             )
 
 
-def _parameters(axes: AxisGraph) -> dict[str, int]:
-    """Number of axes of each parameter, by the name of its tensor, the largest parameter first."""
+def _parameters(axes: AxisGraph) -> dict[str, tuple[str, ...]]:
+    """The axes of each parameter, by the name of its tensor, the largest parameter first."""
     graph = axes.graph
     tensors = [item.tensor for item in graph.inputs if item.kind == "parameter"]
     tensors.sort(key=lambda tensor: (-graph.tensors[tensor].bytes, tensor))
-    return {graph.tensors[tensor].name: len(axes.occurrences[tensor]) for tensor in tensors}
+    return {
+        graph.tensors[tensor].name: tuple(axes.axes[each.axis].name for each in axes.occurrences[tensor])
+        for tensor in tensors
+    }
 
 
 def _origins(axes: AxisGraph) -> dict[str, str]:

@@ -6,8 +6,19 @@ themselves are in :mod:`hap.rules.families`.
 
 from hap.rules.annotate import AxisGraph, Occurrence, annotate
 from hap.rules.choices import Choice
-from hap.rules.local import LocalCall, LocalCode, Value
 from hap.rules.classes import divided
+from hap.rules.local import LocalCall, LocalCode, Value
 from hap.rules.naming import BATCH, Axis
 
-__all__ = ["BATCH", "Axis", "AxisGraph", "Choice", "LocalCall", "LocalCode", "Occurrence", "Value", "annotate", "divided"]
+__all__ = [
+    "BATCH",
+    "Axis",
+    "AxisGraph",
+    "Choice",
+    "LocalCall",
+    "LocalCode",
+    "Occurrence",
+    "Value",
+    "annotate",
+    "divided",
+]

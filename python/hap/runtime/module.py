@@ -352,9 +352,7 @@ def _piece(
         assert given.along is not None
         if layout.along is not None and layout.along[:2] == given.along[:2]:
             shape = layout.shapes[rank]
-            return re_split(
-                value, name=name, shape=shape, source=given.along, target=layout.along, group=session.group
-            )
+            return re_split(value, name=name, shape=shape, source=given.along, target=layout.along, group=session.group)
         value = given.gather(value, name, session.group)
     return layout.share(value, rank)
 

@@ -1,0 +1,60 @@
+"""Storage: parameters at rest split otherwise than the operators that read them, where memory is scarce.
+
+Operators want shares by speed, parameters with their gradients and the optimiser's state want them by memory. An axis
+that both are sharded along gets a split class of its own for what is at rest, with a re-split or a gather at each use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hap.planning.engine import MemoryPrices, NoProgramError, Prices
+from hap.planning.ladder import scaled
+from hap.planning.problem import Candidate, Problem, balanced, candidate, computed_axes, first_prices
+from hap.program import SplitClass
+from hap.rules.classes import class_name
+
+# Rounds of synthesis and balance, and factors of the prices of memory that the first synthesis is tried with.
+ROUNDS = 2
+FACTORS = (1.0, 0.1)
+
+
+def with_storage(problem: Problem, best: Candidate, memory: MemoryPrices) -> tuple[Problem, Candidate]:
+    """The problem with classes for what is at rest and its best program, where that is better; else as they are.
+
+    Args:
+        problem: the problem.
+        best: its best program under scarce memory.
+        memory: the prices of memory that led to it.
+    """
+    standing = {axis for axes in problem.parameters.values() for axis in axes}
+    shared = sorted(computed_axes(best.program) & standing - problem.fixed.keys() - problem.classes.keys())
+    classes = {class_name(axis, "storage"): SplitClass(axis, "storage") for axis in shared}
+    classes = {name: each for name, each in classes.items() if name not in problem.classes}
+    if not classes:
+        return problem, best
+    wider = problem.divided(classes)
+    wider.engine.observer = problem.engine.observer
+    capacity = problem.engine.machine.capacity
+    by_memory = wider.split(capacity)
+    start = replace(best, splits={axis: best.splits.get(axis, by_memory[axis]) for axis in wider.sizes})
+    found = start
+    for factor in FACTORS:
+        found = _alternate(wider, start, found, scaled(memory, factor))
+    problem.engine.search_gap = wider.engine.search_gap = max(problem.engine.search_gap, wider.engine.search_gap)
+    return (wider, found) if found is not start else (problem, best)
+
+
+def _alternate(problem: Problem, start: Candidate, best: Candidate, memory: MemoryPrices) -> Candidate:
+    """Synthesis and balance in turns, from splits; the better one of what they lead to and ``best``."""
+    splits, weights = start.splits, start.weights or first_prices(problem, start.splits).weights
+    for _ in range(ROUNDS):
+        try:
+            synthesis = problem.engine.synthesise(splits, Prices(weights, memory=memory), problem.constraints)
+        except NoProgramError:
+            return best
+        found = balanced(problem, candidate(problem, synthesis, splits))
+        if not found.better_than(best, problem.engine.machine.capacity):
+            return best
+        best, splits, weights = found, found.splits, found.weights or weights
+    return best
