@@ -139,15 +139,14 @@ def _ranks(plan: Plan, ranks: Sequence[int]) -> str:
 
 def _explained(program: Program, name: str, split_class: SplitClass) -> str:
     """Where a split class is used."""
+    axis = split_class.axis
     if split_class.role == "storage":
-        return f"{split_class.axis} as it is split at rest, in parameters that are read otherwise"
+        return f"{axis} as it is split at rest, where operators split it otherwise"
     operators = [each.operator for each in program.instructions if isinstance(each, Compute) and each.axis == name]
-    stretch = f"from {operators[0]} to {operators[-1]}" if operators else "none"
-    moves = sum(
-        isinstance(each, Convert) and each.conversion == "re_split" and name in (each.axis, split_class.axis)
-        for each in program.instructions
-    )
-    return f"{split_class.axis} as it is split in a segment, {len(operators)} operators, {stretch}; {moves} re-splits"
+    stretch = f"{len(operators)} operators from {operators[0]} to {operators[-1]}" if operators else "collectives alone"
+    moves = [each for each in program.instructions if isinstance(each, Convert) and each.conversion == "re_split"]
+    count = sum(each.axis in (axis, name) for each in moves)
+    return f"{axis} as it is split in a segment: {stretch}; {count} re-splits"
 
 
 def _described(link: Link) -> str:
