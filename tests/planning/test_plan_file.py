@@ -170,7 +170,7 @@ BROKEN = [
     (lambda c: stage(c).update(part="half"), r"Invalid enum value 'half'"),
     (lambda c: stage(c).update(devices=[0, 1, 1]), r"devices: expected different ranks below 3"),
     (lambda c: stage(c).update(devices=[0, 1, 7]), r"devices: expected different ranks below 3"),
-    (lambda c: stage(c)["splits"].pop("batch"), r"splits: expected the axes of the plan; batch"),
+    (lambda c: stage(c)["splits"].pop("batch"), r"splits: expected the axes and classes of the plan; batch"),
     (
         lambda c: stage(c)["splits"].update(batch=[4, 4, 1]),
         r"splits.batch: expected 3 numbers .* sum to 8, got \[4, 4, 1\]",

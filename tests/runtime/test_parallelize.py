@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.runtime import jobs, pinned
+from tests.runtime import classes, jobs, pinned
 from tests.runtime.launch import Launcher
 
 
@@ -52,6 +52,11 @@ def test_outputs_shapes_and_shares(launcher: Launcher) -> None:
 def test_constraints_hold_in_every_call(launcher: Launcher) -> None:
     planned = launcher.size == 2
     assert max(launcher.run(pinned.train, launcher.size, planned, limit=300)) < 1e-10
+
+
+@pytest.mark.timeout(400)
+def test_further_split_classes_hold_in_every_call(launcher: Launcher) -> None:
+    assert max(launcher.run(classes.train, launcher.size, [1, 2, 3], limit=300)) < 1e-10
 
 
 def test_one_process() -> None:
