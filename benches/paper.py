@@ -33,7 +33,7 @@ from hap.planning.outer import search
 from hap.planning.problem import balanced, candidate, first_prices
 from hap.planning.progress import Progress
 from hap.planning.setup import make_problem
-from hap.rules import annotate
+from hap.rules import annotate, divided
 from hap.rules.costs import formula
 
 ROOT = Path(__file__).parents[1]
@@ -114,6 +114,7 @@ def measure(name: str, devices: int, *, unequal: bool) -> dict[str, float | None
     data_parallel = known["ddp_proportional"].candidate
     results["ratios only"] = balanced(problem, data_parallel).simulation.seconds if data_parallel else None
     results["without grouped collectives"] = _hap(make_problem(axes, cluster(devices, unequal=unequal, grouped=False)))
+    results["one split per axis"] = _hap(replace(problem, divided=None))
     results["without sufficient factors"] = _hap(_with_summed_gradients(problem, axes))
     return results
 
@@ -138,7 +139,11 @@ def _with_summed_gradients(problem, axes):
             shards = (f"S{number}" for number in range(len(axes.occurrences[tensor])))
             placements[graph.tensors[tensor].name] = ("P", *shards)
     constraints = msgspec.structs.replace(problem.constraints, placements=placements)
-    return replace(problem, constraints=constraints, constrain=lambda pins: constraints)
+
+    def divide(classes):
+        return _with_summed_gradients(problem.divided(classes), divided(axes, classes))
+
+    return replace(problem, constraints=constraints, constrain=lambda pins: constraints, divided=divide)
 
 
 def measured(name: str, devices: int, *, unequal: bool, fresh: bool) -> dict[str, float | None]:
@@ -180,7 +185,7 @@ def tables(rows) -> str:
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     ablations = ["program only, even", "program only, proportional", "ratios only"]
-    ablations += ["without sufficient factors", "without grouped collectives"]
+    ablations += ["one split per axis", "without sufficient factors", "without grouped collectives"]
     chosen = [row for row in rows if row[2]]
     if chosen:
         titles = ["model", "devices", *ablations]

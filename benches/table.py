@@ -174,7 +174,9 @@ def measure_plan(name, seconds):
     asked = Problem(
         engine=Engine(_core.Graph(text), Cluster.from_json(cluster(name))),
         sizes=sizes,
-        parameters={tensor["name"]: len(tensor["occurrences"]) for tensor in stored},
+        parameters={
+            tensor["name"]: tuple(graph["axes"][axis]["name"] for axis in tensor["occurrences"]) for tensor in stored
+        },
         constraints=Constraints(),
         constrain=lambda pins: Constraints(),
         batch=BATCH if BATCH in sizes else None,

@@ -100,6 +100,7 @@ def test_a_further_class_never_makes_the_cheapest_program_dearer(seed, chosen, u
     machines = cluster(1e9, 2e9, 3e9, bandwidth=1e9)
     problem = make_problem(random_axes(seed), machines)
     axis = sorted(problem.sizes)[chosen % len(problem.sizes)]
+    assert problem.divided is not None
     wider = problem.divided({"other": SplitClass(axis, "compute")})
     prices, splits = Prices((0.2, 0.3, 0.5)), problem.proportional
     plain = problem.engine.synthesise(splits, prices, Constraints())

@@ -1,4 +1,4 @@
-"""A job whose plan has further split classes: of the samples in stretches of the model, and of what parameters rest by."""
+"""A job whose plan has further split classes: for stretches of the model, and for parameters at rest."""
 
 from __future__ import annotations
 

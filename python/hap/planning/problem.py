@@ -26,11 +26,11 @@ class Problem:
         constraints: what every program must satisfy.
         pins: those of them that name tensors, as the user wrote them.
         constrain: the constraints with other pins.
-        divided: the problem with these split classes of axes beside its own.
         fixed: splits of axes that must stay, because parameters are already split so.
         batch: name of the axis of the samples; ``None`` where the model has none.
         origins: by name of a tensor, the user's name of a parameter or an input, or the source line that makes it.
         classes: further split classes of axes, by name; :attr:`sizes` holds them, too.
+        divided: the problem with these split classes of axes beside its own; ``None`` where each axis is to have one.
     """
 
     engine: Engine
@@ -38,12 +38,12 @@ class Problem:
     parameters: Mapping[str, tuple[str, ...]]
     constraints: Constraints
     constrain: Callable[[Sequence[Pin]], Constraints]
-    divided: Callable[[Mapping[str, SplitClass]], Problem]
     pins: tuple[Pin, ...] = ()
     fixed: Mapping[str, list[int]] = field(default_factory=dict)
     batch: str | None = BATCH
     origins: Mapping[str, str] = field(default_factory=dict)
     classes: Mapping[str, SplitClass] = field(default_factory=dict)
+    divided: Callable[[Mapping[str, SplitClass]], Problem] | None = None
 
     def split(self, weights: Sequence[float]) -> Splits:
         """Every axis split in proportion to ``weights``, fixed ones as they are."""

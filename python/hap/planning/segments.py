@@ -41,6 +41,8 @@ def with_segments(problem: Problem, best: Candidate, tried: Sequence[Candidate])
         best: its best program.
         tried: other programs of it, with their splits.
     """
+    if problem.divided is None:
+        return problem, best
     found = (problem, best)
     for axis in _promising(problem, best, tried)[:AXES]:
         name = class_name(axis, "compute")

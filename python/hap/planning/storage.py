@@ -31,7 +31,7 @@ def with_storage(problem: Problem, best: Candidate, memory: MemoryPrices) -> tup
     shared = sorted(computed_axes(best.program) & standing - problem.fixed.keys() - problem.classes.keys())
     classes = {class_name(axis, "storage"): SplitClass(axis, "storage") for axis in shared}
     classes = {name: each for name, each in classes.items() if name not in problem.classes}
-    if not classes:
+    if problem.divided is None or not classes:
         return problem, best
     wider = problem.divided(classes)
     wider.engine.observer = problem.engine.observer
