@@ -19,6 +19,7 @@
 mod affine;
 mod alike;
 mod curve;
+mod exchange;
 
 use crate::cluster::{Cluster, CollectiveCost, Device, Link, collective_name};
 use crate::graph::{Choice, Collective, Graph};
@@ -30,6 +31,7 @@ use crate::wellformed::validate_placement;
 pub use affine::Affine;
 use alike::{alike_axes, alike_devices};
 use curve::Curve;
+use exchange::{exchange, resplit};
 
 /// A collective, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -376,7 +378,7 @@ impl<'a> CostModel<'a> {
         };
         let share = self.shares[axis][device];
         if let (Conversion::Resplit, Some(target)) = (transfer.conversion, transfer.target) {
-            return self.resplit(bytes, axis, target, device);
+            return resplit(bytes, [axis, target], self.shares, &self.alike, device);
         }
         if let Some(target) = transfer.target {
             return exchange(bytes, (axis, share), (target, self.shares[target][device]));
@@ -388,61 +390,6 @@ impl<'a> CostModel<'a> {
             _ if others * share >= 1.0 - share => Affine::line(0.0, axis, others * bytes, share),
             _ => Affine::line(bytes, axis, -bytes, share),
         }
-    }
-
-    /// Bytes that a re-split moves, on the worst of the devices that are alike: each has one stretch of the units before
-    /// and another one behind it, and keeps what both have in common. It depends on the shares of the devices in front,
-    /// too; to the linear program, the part that is kept stays the same fraction of the smaller share.
-    fn resplit(&self, bytes: f64, source: usize, target: usize, device: usize) -> Affine {
-        let (mut worst, mut begins) = (Affine::constant(f64::NEG_INFINITY), (0.0, 0.0));
-        for (other, (&old, &new)) in self.shares[source].iter().zip(&self.shares[target]).enumerate() {
-            let ends = (begins.0 + old, begins.1 + new);
-            if self.alike[other] == self.alike[device] {
-                let common = ends.0.min(ends.1) - begins.0.max(begins.1);
-                let moved = shifted(bytes, (source, old), (target, new), common);
-                worst = if moved.value > worst.value { moved } else { worst };
-            }
-            begins = ends;
-        }
-        worst
-    }
-}
-
-/// Bytes that a device sends or receives, whichever is more, when one share of an index becomes another one and so much
-/// is in both.
-fn shifted(bytes: f64, source: (usize, f64), target: (usize, f64), common: f64) -> Affine {
-    let (more, less) = if source.1 >= target.1 {
-        (source, target)
-    } else {
-        (target, source)
-    };
-    let kept = if less.1 > 0.0 {
-        common.clamp(0.0, less.1) / less.1
-    } else {
-        0.0
-    };
-    Affine {
-        value: bytes * (more.1 - kept * less.1),
-        slopes: [Some((more.0, bytes)), Some((less.0, -bytes * kept))],
-    }
-}
-
-/// Bytes that a device sends or receives, whichever is more, when its share of one axis becomes its share of
-/// another: it sends `a (1 - b)` and receives `b (1 - a)`. Not affine where the axes differ or not: linearised at
-/// the shares.
-fn exchange(bytes: f64, source: (usize, f64), target: (usize, f64)) -> Affine {
-    let (first, second) = if source.1 >= target.1 {
-        (source, target)
-    } else {
-        (target, source)
-    };
-    let slopes = [
-        Some((first.0, bytes * (1.0 - second.1))),
-        Some((second.0, -bytes * first.1)),
-    ];
-    Affine {
-        value: bytes * first.1 * (1.0 - second.1),
-        slopes,
     }
 }
 

@@ -1,9 +1,10 @@
 """The conversions of a tensor between placements, uneven shares and empty ones included.
 
 Each conversion works along one occurrence of an axis (:mod:`hap.rules.pieces`), so that any axis of any dimension can
-be sharded. A conversion is written once, as *steps*: a generator that packs, yields a
-:class:`Request` for what has to move, and unpacks. Real ranks carry the requests out through :mod:`torch.distributed`
-(:class:`hap.runtime.group.Group`), the lock-step run in memory (:mod:`hap.runtime.lockstep`): both pack the same way.
+be sharded. A conversion is written once, as *steps*: a generator that packs, yields a request
+(:mod:`hap.runtime.requests`) for what has to move, and unpacks. Real ranks carry the requests out through
+:mod:`torch.distributed` (:class:`hap.runtime.group.Group`), the lock-step run in memory
+(:mod:`hap.runtime.lockstep`): both pack the same way.
 
 The functions named after conversions are what lowered graphs call. They never write to the tensor that they are given.
 """
@@ -11,16 +12,16 @@ The functions named after conversions are what lowered graphs call. They never w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from hap.program import Implementation
 from hap.rules import pieces
 from hap.rules.pieces import Blocks
+from hap.runtime.requests import AllGather, AllReduce, AllToAll, Broadcasts, Ranks, Reduces, ReduceScatter, Steps
 
 
 class Along(NamedTuple):
@@ -67,75 +68,6 @@ class Along(NamedTuple):
     def leads(self, shape: Sequence[int]) -> bool:
         """Whether the shares lie one after another in memory."""
         return len(self.blocks) == 1 and math.prod(shape[: self.dim]) * self.blocks[0][0] == 1
-
-
-@dataclass(frozen=True, slots=True)
-class AllGather:
-    """Equal flat buffers of all ranks, one after another. Answered by the flat result."""
-
-    buffer: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceScatter:
-    """As many equal parts as ranks in one flat buffer; rank r gets the sum of all ranks' r-th. Answered by that sum."""
-
-    buffer: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class AllToAll:
-    """Consecutive parts of a flat buffer, one for each rank. Answered by the parts received, flat, by sending rank.
-
-    Attributes:
-        buffer: what is sent.
-        send: elements sent to each rank.
-        receive: elements received from each rank.
-    """
-
-    buffer: torch.Tensor
-    send: tuple[int, ...]
-    receive: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Broadcasts:
-    """Buffers ``(source rank, buffer)``, each filled from its source in place. Answered by nothing."""
-
-    buffers: tuple[tuple[int, torch.Tensor], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reduces:
-    """Buffers ``(destination rank, buffer)``: the destination's becomes the sum in place, the others' are spoilt."""
-
-    buffers: tuple[tuple[int, torch.Tensor], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AllReduce:
-    """A buffer that becomes the sum (or the largest, element by element) of all ranks' in place.
-
-    Answered by nothing.
-    """
-
-    buffer: torch.Tensor
-    op: Literal["sum", "max"] = "sum"
-
-
-Request: TypeAlias = AllGather | ReduceScatter | AllToAll | Broadcasts | Reduces | AllReduce
-Steps: TypeAlias = Generator[Request, Any, torch.Tensor]
-
-
-class Ranks(Protocol):
-    """Where requests are carried out: :class:`hap.runtime.group.Group`."""
-
-    @property
-    def rank(self) -> int:
-        """This process's index among the devices of the plan."""
-
-    def run(self, name: str, steps: Steps) -> torch.Tensor:
-        """Carry the requests of ``steps`` out and return its result; ``name`` stands in errors."""
 
 
 def _assemble(flat: Sequence[torch.Tensor], along: Along, shape: Sequence[int]) -> torch.Tensor:

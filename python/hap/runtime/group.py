@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hap.errors import CommunicationError
-from hap.runtime.collectives import AllGather, AllReduce, AllToAll, Broadcasts, Reduces, ReduceScatter, Request, Steps
+from hap.runtime.requests import AllGather, AllReduce, AllToAll, Broadcasts, Reduces, ReduceScatter, Request, Steps
 
 # Renamed in torch 2.13, where the old names warn.
 _all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from hap.runtime.collectives import (
-    STEPS,
+from hap.runtime.collectives import STEPS
+from hap.runtime.requests import (
     AllGather,
     AllReduce,
     AllToAll,
