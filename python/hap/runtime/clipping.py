@@ -11,9 +11,9 @@ from torch import nn
 from hap.errors import HapError
 from hap.runtime.accumulate import check_reduced
 from hap.runtime.agree import process_group
-from hap.runtime.collectives import AllReduce
 from hap.runtime.group import Group
 from hap.runtime.optimisers import is_shard
+from hap.runtime.requests import AllReduce
 
 Parameters = nn.Module | torch.Tensor | Iterable[nn.Module | torch.Tensor]
 

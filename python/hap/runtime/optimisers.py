@@ -20,8 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from hap.errors import HapError
 from hap.runtime.accumulate import check_reduced, forget
 from hap.runtime.agree import process_group
-from hap.runtime.collectives import AllReduce
 from hap.runtime.group import Group
+from hap.runtime.requests import AllReduce
 
 NOT_ELEMENTWISE = frozenset({
     "APOLLO", "Adafactor", "CAME", "DAdaptAdaGrad", "DAdaptAdam", "DAdaptLion", "DAdaptSGD", "DistributedShampoo",
