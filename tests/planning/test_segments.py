@@ -37,7 +37,7 @@ def without_classes(monkeypatch, axes, machines):
     """The plan where every axis has one split."""
     with monkeypatch.context() as patched:
         patched.setattr(outer, "with_segments", lambda problem, best, tried: (problem, best))
-        patched.setattr(outer, "with_storage", lambda problem, best, memory: (problem, best))
+        patched.setattr(outer, "with_storage", lambda problem, best, fastest, memory: (problem, best))
         return plan_axes(axes, machines)
 
 

@@ -95,7 +95,7 @@ def _search(problem: Problem, progress: Progress) -> Found:
     progress.update("split classes")
     given = problem
     if memory is not None:
-        problem, best = with_storage(problem, best, memory)
+        problem, best = with_storage(problem, best, tried[0], memory)
     if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
     if problem is given:

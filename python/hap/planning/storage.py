@@ -7,6 +7,7 @@ that both are sharded along gets a split class of its own for what is at rest, w
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 from hap.planning.engine import MemoryPrices, NoProgramError, Prices
 from hap.planning.ladder import scaled
@@ -19,12 +20,15 @@ ROUNDS = 2
 FACTORS = (1.0, 0.1)
 
 
-def with_storage(problem: Problem, best: Candidate, memory: MemoryPrices) -> tuple[Problem, Candidate]:
+def with_storage(
+    problem: Problem, best: Candidate, fastest: Candidate, memory: MemoryPrices
+) -> tuple[Problem, Candidate]:
     """The problem with classes for what is at rest and its best program, where that is better; else as they are.
 
     Args:
         problem: the problem.
         best: its best program under scarce memory.
+        fastest: its fastest program without regard to memory.
         memory: the prices of memory that led to it.
     """
     standing = {axis for axes in problem.parameters.values() for axis in axes}
@@ -37,12 +41,15 @@ def with_storage(problem: Problem, best: Candidate, memory: MemoryPrices) -> tup
     wider.engine.observer = problem.engine.observer
     capacity = problem.engine.machine.capacity
     by_memory = wider.split(capacity)
-    start = replace(best, splits={axis: best.splits.get(axis, by_memory[axis]) for axis in wider.sizes})
-    found = start
-    for factor in FACTORS:
+    starts = [
+        replace(each, splits={axis: each.splits.get(axis, by_memory[axis]) for axis in wider.sizes})
+        for each in (best, fastest)
+    ]
+    found = starts[0]
+    for start, factor in product(starts, FACTORS):
         found = _alternate(wider, start, found, scaled(memory, factor))
     problem.engine.search_gap = wider.engine.search_gap = max(problem.engine.search_gap, wider.engine.search_gap)
-    return (wider, found) if found is not start else (problem, best)
+    return (wider, found) if found is not starts[0] else (problem, best)
 
 
 def _alternate(problem: Problem, start: Candidate, best: Candidate, memory: MemoryPrices) -> Candidate:
