@@ -32,7 +32,8 @@ def check(plan):
     assert plan.search_gap == 0.0
     assert plan.lower_bound <= plan.predicted_time * (1 + 1e-9)
     assert plan.optimality_gap == pytest.approx(plan.predicted_time / plan.lower_bound - 1.0, abs=1e-9)
-    assert {axis: sum(units) for axis, units in plan.splits.items()} == plan.axes
+    sizes = plan.axes | {name: plan.axes[each.axis] for name, each in plan.classes.items()}
+    assert {axis: sum(units) for axis, units in plan.splits.items()} == sizes
     fitting = [seconds for seconds in plan.baselines.values() if seconds is not None]
     assert plan.predicted_time <= min(fitting, default=float("inf")) * (1 + 1e-6)
     capacity = [each.memory for each in plan.cluster.devices]

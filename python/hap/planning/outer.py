@@ -93,7 +93,7 @@ def _search(problem: Problem, progress: Progress) -> Found:
             _log.info("baseline %s beats the search so far; balancing it", baseline.name)
             best = balanced(problem, baseline.candidate)
     progress.update("split classes")
-    given = problem
+    given, in_one_class = problem, best
     if memory is not None:
         problem, best = with_storage(problem, best, tried[0], memory)
     if best.simulation.excess(capacity) > 0.0:
@@ -111,8 +111,10 @@ def _search(problem: Problem, progress: Progress) -> Found:
             "and there may be a better plan; raise limits",
             100.0 * gap / (1.0 - gap),
         )
-    all_seen = [best, *tried, *strategies]
-    return Found(problem, best, bound, known, with_all(all_seen, capacity), faster_without(problem, best, strategies))
+    without = faster_without(given, in_one_class, strategies)
+    if without is not None and without.seconds >= best.simulation.seconds:
+        without = None
+    return Found(problem, best, bound, known, with_all([best, *tried, *strategies], capacity), without)
 
 
 def _starts(problem: Problem) -> list[Splits]:
