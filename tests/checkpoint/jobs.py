@@ -116,7 +116,7 @@ def load_and_train(rank: int, shares: list[int], folder: str) -> dict[str, Any]:
 
 def disagree(rank: int, shares: list[int], folder: str) -> None:
     """One rank asks for what is not there."""
-    model = hap.parallelize(nn.Linear(2, 2), cluster(len(shares)))
+    model = hap.parallelize(nn.Linear(2, 2), cluster(len(shares)), (torch.ones(2, 2),))
     hap.load(folder, {"model": model} | ({"else": model} if rank else {}), strict=False)
 
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from hap.checkpoint.piece import Piece
 from hap.errors import CheckpointError
 from hap.runtime.module import ParallelModule
+from hap.runtime.optimisers import mark_of
 from hap.runtime.placing import Layout
 
 Entries: TypeAlias = dict[str, Any]
@@ -124,6 +125,14 @@ def optimiser_entries(key: str, optimiser: Optimizer, named: Mapping[int, Named]
 def _layouts(module: nn.Module) -> dict[int, Lies]:
     """How the split tensors of a module lie, by identity; nothing for an ordinary module."""
     if not isinstance(module, ParallelModule):
+        if any(
+            isinstance(part, ParallelModule) or any(map(mark_of, part.parameters(recurse=False)))
+            for part in module.modules()
+        ):
+            raise CheckpointError(
+                f"{type(module).__name__} holds, or is part of, a parallel module: give the module itself that "
+                "hap.parallelize returned, not one around it or inside it"
+            )
         return {}
     session = module._hap_session
     return {key: Lies(layout, session.group.rank) for key, layout in session.layouts().items()}

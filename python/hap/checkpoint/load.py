@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from hap.checkpoint import folder
 from hap.checkpoint.contents import Named, module_entries, named_parameters, of_optimiser
 from hap.checkpoint.piece import Piece
-from hap.checkpoint.save import carried_out, control_of, is_stateful, modules_of
+from hap.checkpoint.save import carried_out, control_of, finish_earlier, is_stateful, modules_of
 from hap.errors import CheckpointError
 from hap.runtime.module import ParallelModule
 
@@ -27,7 +27,7 @@ def load(path: str | os.PathLike[str], contents: Mapping[str, Any], *, strict: b
 
     ``rest = hap.load("checkpoint", {"model": model, "optimizer": optimizer, "scheduler": scheduler})``
 
-    Modules may be parallel, under any plan, planned already or not, or ordinary ones; optimisers may be new. Parallel
+    Modules may be parallel, under any plan, or ordinary ones with values; optimisers may be new. Parallel
     modules get back the state of their random numbers, too, so that training goes on as if it had not been interrupted.
 
     Args:
@@ -42,6 +42,7 @@ def load(path: str | os.PathLike[str], contents: Mapping[str, Any], *, strict: b
     Raises:
         CheckpointError: there is no checkpoint, or it does not fit; on all ranks.
     """
+    finish_earlier()
     path = Path(path)
     control = control_of(contents)
     pointer = control.settle(lambda: folder.read(path), "looking for a checkpoint")
@@ -123,6 +124,13 @@ class _Reading:
 
     def _module(self, key: str, module: nn.Module) -> None:
         entries = module_entries(module)
+        session = module._hap_session if isinstance(module, ParallelModule) else None
+        on_meta = any(isinstance(value, torch.Tensor) and value.is_meta for value in entries.values())
+        if on_meta or (session is not None and not session.placed and (session.weights or session.group.size > 1)):
+            raise CheckpointError(
+                f'"{key}" has not been placed yet, and what is loaded now would be lost: give hap.parallelize example '
+                "inputs, or call the module once, before it is loaded"
+            )
         wanted, saved = {(name,) for name in entries}, self._under(key)
         if self.strict and wanted != saved.keys():
             lacks, more = (

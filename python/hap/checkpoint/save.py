@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from hap.runtime.module import ParallelModule
 
 # One thread: saves that were started one after another are written so, in the same order on all ranks.
 _writer: ThreadPoolExecutor | None = None
+# The latest save in the background: the next save or load waits for it, as they may concern the same folder.
+_last: Future[None] | None = None
 # The ranks on a group that only this thread uses.
 _background: dict[dist.ProcessGroup | None, Control] = {}
 
@@ -56,7 +58,8 @@ def save(
     Raises:
         CheckpointError: it could not be written; on all ranks.
     """
-    global _writer
+    global _writer, _last
+    finish_earlier()
     path = Path(path)
     control = control_of(contents)
 
@@ -80,7 +83,14 @@ def save(
         _writer = ThreadPoolExecutor(1, thread_name_prefix="hap-checkpoint")
     if control.group not in _background:
         _background[control.group] = control.apart()
-    return _writer.submit(_write, path, entries, states, _background[control.group])
+    _last = _writer.submit(_write, path, entries, states, _background[control.group])
+    return _last
+
+
+def finish_earlier() -> None:
+    """Wait for a save in the background, whatever becomes of it."""
+    if _last is not None:
+        wait([_last])
 
 
 def control_of(contents: Mapping[str, Any]) -> Control:

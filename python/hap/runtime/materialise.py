@@ -110,7 +110,9 @@ def materialise(
         control.together(partial(weights.read, pieces, group.rank), f"reading {weights.path}")
         missing.difference_update(*(names for names, _ in names_of(module).values() if pieces.keys() & set(names)))
     if missing:
-        _initialise(module, twin, missing, layouts, group, control, device)
+        # Rank 0 draws random numbers, the others none: what the user draws next must be alike again.
+        with torch.random.fork_rng([] if device.type == "cpu" else [device]):
+            _initialise(module, twin, missing, layouts, group, control, device)
 
 
 @dataclass(frozen=True)
