@@ -22,6 +22,8 @@ def test_devices_that_are_taken_away_leave_the_others_as_they_were():
     assert without == hap.Cluster(["V100", hap.Cluster(["A10"], link="NVLink 3")], link=LINK, overlap=0.5)
     assert cluster.without([1, 2]) == hap.Cluster(["V100", "P100"], link=LINK, overlap=0.5)
     assert cluster.without([]) == cluster
+    slowed = hap.Cluster(["V100"] * 3, overlap=1.0, interference=0.5)
+    assert slowed.without([2]).hidden == slowed.hidden == 0.5
     with pytest.raises(ClusterError, match=r"expected ranks from 0 to 3, got \[4\]"):
         cluster.without([0, 4])
     with pytest.raises(ClusterError, match="at least one device to stay"):

@@ -14,7 +14,7 @@ from hap.balance.stages import Affine, Stage, Stages
 from hap.cluster import Cluster, Device, Link
 from hap.errors import PlanError
 from hap.planning import outer, plan_axes
-from hap.planning.engine import Constraints, Prices
+from hap.planning.engine import Constraints, CutShortError, Engine, Prices
 from hap.planning.segments import _least
 from hap.planning.setup import make_problem
 from hap.program import Compute, Convert, InputInstruction, SplitClass
@@ -64,6 +64,23 @@ def test_two_segments_of_a_vgg19_beat_one_and_equal_one_device(monkeypatch, tmp_
     replace(whole, axes=divided(whole.axes, plan.classes)).check(plan.program, plan.splits, 3, 1e-10)
     simulated = hap.simulate(plan, module, example_inputs=args)
     assert simulated.seconds == pytest.approx(plan.predicted_time)
+
+
+def test_limits_that_end_the_search_with_segments_leave_the_plan_without(monkeypatch):
+    axes, machines = step(*models.vgg19(batch=24, narrow=8)[:3]).axes, cluster(2e12, 1e12, 1e12, bandwidth=6e9)
+    plain, whole = without_classes(monkeypatch, axes, machines), Engine.synthesise
+
+    def cut_short(self, splits, prices, constraints):
+        if "batch@2" in splits:
+            self.search_gap = 1.0
+            raise CutShortError("no program: limits")
+        return whole(self, splits, prices, constraints)
+
+    monkeypatch.setattr(Engine, "synthesise", cut_short)
+    plan = plan_axes(axes, machines)
+    assert plan.classes == {}
+    assert plan.predicted_time == plain.predicted_time
+    assert plan.search_gap == 1.0
 
 
 def test_parameters_rest_by_memory_and_are_used_by_speed(monkeypatch):

@@ -59,7 +59,7 @@ def test_a_host_behind_a_slow_link_is_named_as_a_whole():
     assert plan.faster_without.devices == (2, 3)
 
 
-@pytest.mark.parametrize("devices", [(3,), (-1,), (1, 1)])
+@pytest.mark.parametrize("devices", [(3,), (-1,), (1, 1), (), (0, 1, 2)])
 def test_files_that_name_devices_that_are_not_there_are_refused(slowed, devices):
     wrong = msgspec.structs.replace(slowed, faster_without=Without(devices, 1e-3))
     with pytest.raises(PlanError, match=r"faster_without.devices: expected different ranks below 3"):

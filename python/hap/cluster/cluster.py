@@ -128,7 +128,13 @@ class Cluster:
             first += count
             if len(inside) < count:
                 members.append(member.without(inside) if isinstance(member, Cluster) else member)
-        return Cluster(members, link=self.link, overlap=self.overlap, collectives=self.collectives)
+        return Cluster(
+            members,
+            link=self.link,
+            overlap=self.overlap,
+            interference=self.interference,
+            collectives=self.collectives,
+        )
 
     def to_json(self) -> str:
         """The cluster in the format ``hap-cluster-1``; equal clusters give equal text."""

@@ -17,7 +17,7 @@ from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candid
 from hap.planning.progress import Progress
 from hap.planning.segments import with_segments
 from hap.planning.storage import with_storage
-from hap.planning.subsets import Without, faster_without, with_all
+from hap.planning.subsets import WORTH_A_RESTART, Without, faster_without, with_all
 from hap.program import Splits
 
 _log = logging.getLogger("hap")
@@ -112,7 +112,7 @@ def _search(problem: Problem, progress: Progress) -> Found:
             100.0 * gap / (1.0 - gap),
         )
     without = faster_without(given, in_one_class, strategies)
-    if without is not None and without.seconds >= best.simulation.seconds:
+    if without is not None and without.seconds > best.simulation.seconds * (1.0 - WORTH_A_RESTART):
         without = None
     return Found(problem, best, bound, known, with_all([best, *tried, *strategies], capacity), without)
 

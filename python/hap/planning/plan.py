@@ -238,8 +238,10 @@ def _check(plan: Plan) -> None:
     if plan.faster_without is not None:
         times["faster_without.seconds"] = plan.faster_without.seconds
         ranks = plan.faster_without.devices
-        if len(set(ranks)) != len(ranks) or not all(0 <= rank < count for rank in ranks):
-            raise PlanError(f"faster_without.devices: expected different ranks below {count}, got {list(ranks)}")
+        if not 0 < len(ranks) < count or len(set(ranks)) != len(ranks) or not all(0 <= rank < count for rank in ranks):
+            raise PlanError(
+                f"faster_without.devices: expected different ranks below {count}, not all, got {list(ranks)}"
+            )
     times |= {f"baselines.{name}": seconds for name, seconds in plan.baselines.items() if seconds is not None}
     for field, value in times.items():
         if value < 0.0:

@@ -16,7 +16,7 @@ import numpy as np
 
 from hap.balance import fractions
 from hap.balance.stages import Array, Linear
-from hap.planning.engine import Prices, parse_program
+from hap.planning.engine import NoProgramError, Prices, parse_program
 from hap.planning.problem import Candidate, Problem, balanced, candidate, computed_axes, moved_axes
 from hap.program import Convert, Program, SplitClass
 from hap.rules.classes import class_name
@@ -70,7 +70,11 @@ def _alternate(problem: Problem, axis: str, name: str, start: Candidate) -> Cand
         prices += [] if weights is None else [Prices(weights)]
         made: Candidate | None = None
         for each in prices:
-            synthesis = problem.engine.synthesise(splits, each, problem.constraints)
+            try:
+                synthesis = problem.engine.synthesise(splits, each, problem.constraints)
+            except NoProgramError:
+                # Limits may end the search on the larger graph; what was found before stands.
+                continue
             found = candidate(problem, synthesis, splits)
             used = computed_axes(found.program) | moved_axes(found.program)
             if {axis, name} <= used and found.better_than(made, capacity):
