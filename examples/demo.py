@@ -180,9 +180,10 @@ def show(console: Console, settings: Settings, result: Result) -> None:
     for axis, size, units in axes_of(plan):
         shares.add_row(f"hap: {axis}", str(size), *map(str, units))
     console.print(shares)
+    gap = "an unknown part" if plan.optimality_gap is None else f"{plan.optimality_gap:.1%}"
     console.print(
         f"hap planned in {result.planning:.1f} s, tracing on each rank included. Gap of the search "
-        f"{plan.search_gap:.1%}, of the whole plan to what is proven possible {plan.optimality_gap:.1%}."
+        f"{plan.search_gap:.1%}, of the whole plan to what is proven possible {gap}."
     )
 
     used = Counter(

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+import hap
 from hap import _core
 from hap.cluster import Cluster, Device, Link
 from hap.errors import PlanError
@@ -48,6 +49,16 @@ def test_bounds_of_syntheses_cut_short_are_true(limits):
         assert whole.engine.simulate(cut.program, whole.proportional).seconds >= cut.bound * (1 - 1e-9)
         gaps.append(cut.search_gap)
     assert max(gaps) > 0.0 or limits != Limits(work=1), "some of them cannot be solved at once"
+
+
+def test_a_plan_without_a_bound_claims_no_gap(monkeypatch):
+    axes, machines = axes_of("gpt2", layers=1), cluster(3e9, 1e9)
+    monkeypatch.setattr("hap.planning.outer._raise_bound", lambda problem, best, memory: (best, 0.0))
+    plan = plan_axes(axes, machines)
+    assert plan.lower_bound == 0.0
+    assert plan.optimality_gap is None
+    assert "optimality gap unknown" in str(plan)
+    assert hap.Plan.from_json(plan.to_json()).to_json() == plan.to_json()
 
 
 def test_a_plan_cut_short_says_so(caplog):

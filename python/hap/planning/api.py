@@ -201,7 +201,7 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
         search_gap=engine.search_gap,
         lower_bound=found.bound,
         # The bound and the simulation add the same terms in another order: the last digits may differ.
-        optimality_gap=max(0.0, seconds / found.bound - 1.0) if found.bound > 0.0 else 0.0,
+        optimality_gap=_gap(seconds, found.bound),
         rounding_loss=best.rounding_loss or 0.0,
         baselines={baseline.name: baseline.seconds for baseline in found.baselines},
         obstacles={baseline.name: baseline.obstacle for baseline in found.baselines if baseline.obstacle is not None},
@@ -222,3 +222,10 @@ def _version() -> str:
         return importlib.metadata.version("hap-spmd")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _gap(seconds: float, bound: float) -> float | None:
+    """How far a plan may be from the best one; ``None`` where no bound above zero is proven."""
+    if bound > 0.0:
+        return max(0.0, seconds / bound - 1.0)
+    return 0.0 if seconds == 0.0 else None

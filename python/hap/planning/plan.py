@@ -81,8 +81,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             minimal, more where a limit was reached (one of the synthesiser's own is on how many sets of placements of
             one tensor it tells apart), 1.0 where limits left one without any program.
         lower_bound: seconds that no program takes less than under these splits, as far as proven.
-        optimality_gap: ``predicted_time / lower_bound - 1``. The warning about a limit speaks of ``search_gap``'s
-            objective instead, before splits and simulation.
+        optimality_gap: ``predicted_time / lower_bound - 1``; ``None`` where limits left no bound above zero. The
+            warning about a limit speaks of ``search_gap``'s objective instead, before splits and simulation.
         rounding_loss: step time lost by splitting in whole units, as a fraction, as far as the linear program knows.
         baselines: seconds per step of well-known strategies; ``None`` where one does not fit or cannot be expressed.
         obstacles: why, by name of each of these: ``memory`` where the strategy does not fit the devices' memory,
@@ -106,7 +106,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     memory_parts: tuple[MemoryParts, ...]
     search_gap: float
     lower_bound: float
-    optimality_gap: float
+    optimality_gap: float | None
     rounding_loss: float
     baselines: dict[str, float | None]
     obstacles: dict[str, Obstacle] = {}

@@ -80,9 +80,10 @@ def _header(plan: Plan) -> Iterator[str]:
     yield f"# {len(devices)} device{'s' * (len(devices) != 1)}: {', '.join(_counted(each.name for each in devices))}"
     for link in dict.fromkeys(plan.cluster.links):
         yield f"# {'no link given, assumed' if link.assumed else 'link'}: {_described(link)}"
+    gap = "unknown" if plan.optimality_gap is None else f"{plan.optimality_gap:.2%}"
     yield (
         f"# predicted step {seconds_text(plan.predicted_time)}, at least {seconds_text(plan.lower_bound)} "
-        f"(optimality gap {plan.optimality_gap:.2%}, search gap {plan.search_gap:.2%}, "
+        f"(optimality gap {gap}, search gap {plan.search_gap:.2%}, "
         f"lost to rounding {plan.rounding_loss:.2%})"
     )
     baselines = (
