@@ -1,5 +1,7 @@
 """How far runs of ``hap.profile`` differ: ratios of what two runs, one after another, say of the same work.
 
+The machine as a whole may be faster in one of the runs; the ratios are also given beside their median.
+
 python benches/repeatability.py 4 [--quick]
 torchrun --nproc-per-node 2 benches/repeatability.py 4 [--quick]
 """
@@ -32,18 +34,26 @@ def seconds(cost: CollectiveCost) -> float:
     return cost.latency + BYTES / cost.bandwidth
 
 
-def differences(one: hap.Cluster, other: hap.Cluster) -> dict[str, list[float]]:
-    """By name, the ratios of the longer times to the shorter, minus 1."""
+def ratios(one: hap.Cluster, other: hap.Cluster) -> dict[str, list[float]]:
+    """By name, the logarithms of the second run's times over the first's."""
     first, second = times(one), times(other)
     shared = {name: sorted(first[name].keys() & second[name].keys()) for name in first}
     return {
-        name: [math.exp(abs(math.log(first[name][amount] / second[name][amount]))) - 1.0 for amount in amounts]
+        name: [math.log(second[name][amount] / first[name][amount]) for amount in amounts]
         for name, amounts in shared.items()
     }
 
 
+def line(name: str, logarithms: list[float]) -> str:
+    """What is printed of the ratios of one name."""
+    values = [math.exp(abs(value)) - 1.0 for value in logarithms]
+    within = sum(value <= 0.1 for value in values) / len(values)
+    text = f"median {statistics.median(values):6.1%}  largest {max(values):7.1%}  within 10%: {within:4.0%}"
+    return f"{name:30s} {text}\n"
+
+
 def main() -> None:
-    """Rank 0 prints a line for each family and collective, and one for all."""
+    """Rank 0 prints a line for each family and collective, and for all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=int)
     parser.add_argument("--quick", action="store_true")
@@ -52,13 +62,15 @@ def main() -> None:
     clusters = [hap.profile(device=options.device, quick=options.quick) for _ in range(options.runs)]
     if dist.is_initialized() and dist.get_rank():
         return
-    pairs = [differences(one, other) for one, other in itertools.pairwise(clusters)]
-    lines = {name: [value for pair in pairs for value in pair.get(name, [])] for name in pairs[0]}
-    lines["all"] = [value for values in lines.values() for value in values]
-    for name, values in lines.items():
-        within = sum(value <= 0.1 for value in values) / len(values)
-        text = f"median {statistics.median(values):6.1%}  largest {max(values):7.1%}  within 10%: {within:4.0%}"
-        sys.stdout.write(f"{name:30s} {text}\n")
+    pairs = [ratios(one, other) for one, other in itertools.pairwise(clusters)]
+    machine = [statistics.median(value for values in pair.values() for value in values) for pair in pairs]
+    for name in pairs[0]:
+        sys.stdout.write(line(name, [value for pair in pairs for value in pair.get(name, [])]))
+    every = [[value for values in pair.values() for value in values] for pair in pairs]
+    sys.stdout.write(line("all", [value for values in every for value in values]))
+    sys.stdout.write(line("the machine as a whole", machine))
+    beside = [value - common for values, common in zip(every, machine, strict=True) for value in values]
+    sys.stdout.write(line("all, beside that", beside))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,18 @@ def test_noise_counts_as_little_as_it_can():
     assert smallest < 2.0
 
 
+def test_a_machine_that_changes_its_speed_is_told_of(caplog):
+    slower = [[1.3 * time for time in (1.0, 2.0)]]
+    with (
+        mock.patch.object(operators, "names", return_value=["memory"]),
+        mock.patch.object(operators, "_problems", return_value=[(1.0, (object,)), (2.0, (object,))]),
+        mock.patch.object(operators, "rounds", side_effect=[slower, *[[[1.0, 2.0]]] * (operators.LOTS - 1)]),
+    ):
+        points = operators.measure((), CPU, seconds=1.0)
+    assert points == {"memory": ((1.0, 1.0), (2.0, 2.0))}
+    assert "changed by 30%" in caplog.text
+
+
 def test_work_is_done_in_turns():
     done = []
     works = [(lambda: done.append("a"), 1.0), (lambda: done.append("b"), clock.RESOLVED / 2)]

@@ -29,20 +29,26 @@ def once(work: Work, device: torch.device) -> float:
 
 
 def rounds(
-    works: Sequence[tuple[Work, float]], device: torch.device, *, seconds: float, ranks: Control | None = None
+    works: Sequence[tuple[Work, float]],
+    device: torch.device,
+    *,
+    seconds: float,
+    least: int = LEAST,
+    ranks: Control | None = None,
 ) -> Iterator[list[float]]:
     """The times of all pieces of work, in turns, round after round for about so many seconds.
 
     Args:
         works: each with about what one run of it takes.
         device: where they run; what is queued there is waited for.
-        seconds: for all rounds together, but :data:`LEAST` rounds are done in any case.
+        seconds: for all rounds together.
+        least: rounds that are done in any case.
         ranks: those that do the work together: they begin each piece at the same time, and end after the same round.
     """
     counts = [1 if ranks else max(1, int(RESOLVED / taken)) for _, taken in works]
     started = time.perf_counter()
     for number in range(MOST if works else 0):
-        over = number >= LEAST and time.perf_counter() - started > seconds
+        over = number >= least and time.perf_counter() - started > seconds
         if max(ranks.numbers((over,), "timing"))[0] if ranks else over:
             break
         times = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -21,10 +23,19 @@ LEVEL = 1e-6
 WIDTH = 256
 # Small ones are taken in turns out of a larger memory, as many at most: in a step they are rarely in the fastest cache.
 PIECES = 16
-# Elements of that memory, on CPUs and on accelerators.
+# Elements of that memory, on CPUs and on accelerators, which are measured at sizes that fill them.
 POOL = (2**24, 2**26)
+# All is measured in so many lots of at least so many rounds, each with operands elsewhere in a page of so many bytes:
+# where addresses clash in the caches, some kernels take several times as long.
+LOTS, ROUNDS, PAGE = 5, 2, 4096
+# The C library asks the system for each piece of memory that is larger than all it got back, up to so many bytes.
+KEPT = 2**25 - 2**12
+# Lots whose times differ by more are told of.
+OTHER_WORK = 0.25
 
 aten = torch.ops.aten
+
+_log = logging.getLogger("hap")
 
 Problem = tuple[float, tuple[Work, ...]]
 """FLOP as :mod:`hap.rules.costs` counts them (of ``memory``: bytes), and operators of which each does so many."""
@@ -47,31 +58,61 @@ def measure(
     The least of each counts: what else the machine does makes it longer, never shorter, for seconds at a time.
     ``advance`` is called after each round.
     """
-    # Accelerators are measured at sizes that fill them.
+    if device.type == "cpu":
+        # From now on it keeps them, as in training after the first step.
+        torch.empty(KEPT, dtype=torch.uint8)
+    limit = LARGEST * seconds
+    taken = {name: list(_affordable(line, device, limit)) for name, line in _lines(dtypes, device).items()}
+    lots: list[list[float]] = []
+    for lot in range(LOTS):
+        shift = torch.empty(1 + lot * PAGE // LOTS, dtype=torch.uint8)
+        lines = {name: [*itertools.islice(line, len(taken[name]))] for name, line in _lines(dtypes, device).items()}
+        works = (work for line in lines.values() for _, every in line for work in every)
+        times = (time for line in taken.values() for every in line for time in every)
+        found = []
+        for measured in rounds([*zip(works, times, strict=True)], device, seconds=seconds / LOTS, least=ROUNDS):
+            found.append(measured)
+            advance()
+        lots.append([min(every) for every in zip(*found, strict=True)])
+        del shift
+    _tell_of_other_work(lots)
+    least = iter([min(every) for every in zip(*lots, strict=True)])
+    return {
+        name: _rising([(amount, sum(next(least) for _ in every) / len(every)) for amount, every in line])
+        for name, line in lines.items()
+    }
+
+
+def _tell_of_other_work(lots: Sequence[Sequence[float]]) -> None:
+    """Logs how far the times of whole lots differ, which are of the same work."""
+    means = [statistics.geometric_mean(times) for times in lots]
+    difference = max(means) / min(means) - 1.0
+    level = logging.WARNING if difference > OTHER_WORK else logging.DEBUG
+    text = "profile: the machine's speed changed by %.0f%% while operators were measured; does something else run?"
+    _log.log(level, text, 100.0 * difference)
+
+
+def _lines(dtypes: tuple[torch.dtype, ...], device: torch.device) -> dict[str, Iterator[Problem]]:
+    """By name, larger and larger problems, with operands of their own."""
     elements = POOL[device.type != "cpu"]
     pools = {
-        dtype: torch.linspace(-2.0, 2.0, 2 * elements, dtype=dtype, device=device).view(2, -1, WIDTH)
+        str(dtype).removeprefix("torch."): torch.linspace(-2.0, 2.0, 2 * elements, dtype=dtype, device=device)
         for dtype in (torch.float32, *dtypes)
     }
-    measured: list[tuple[str, float, int]] = []
-    works: list[tuple[Work, float]] = []
-    for name in names(dtypes):
-        family, _, dtype = name.partition("/")
-        for position, (amount, every) in enumerate(_problems(family, pools[getattr(torch, dtype or "float32")])):
-            taken = [(work, once(work, device)) for work in every]
-            if position >= SIZES and sum(time for _, time in taken) > LARGEST * seconds:
-                break
-            measured.append((name, amount, len(every)))
-            works.extend(taken)
-    found = []
-    for times in rounds(works, device, seconds=seconds):
-        found.append(times)
-        advance()
-    least = iter([min(times) for times in zip(*found, strict=True)])
-    points: dict[str, list[tuple[float, float]]] = {}
-    for name, amount, count in measured:
-        points.setdefault(name, []).append((amount, sum(next(least) for _ in range(count)) / count))
-    return {name: _rising(line) for name, line in points.items()}
+    families = {name: name.partition("/") for name in names(dtypes)}
+    return {
+        name: _problems(family, pools[dtype or "float32"].view(2, -1, WIDTH))
+        for name, (family, _, dtype) in families.items()
+    }
+
+
+def _affordable(line: Iterator[Problem], device: torch.device, limit: float) -> Iterator[list[float]]:
+    """What the operators of each problem take, up to the first that takes too long."""
+    for position, (_, every) in enumerate(line):
+        taken = [once(work, device) for work in every]
+        if position >= SIZES and sum(taken) > limit:
+            return
+        yield taken
 
 
 def _rising(points: list[tuple[float, float]]) -> Points:
