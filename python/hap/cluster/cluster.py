@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hap.cluster.accelerators import ACCELERATORS, canonical_name
@@ -128,13 +128,7 @@ class Cluster:
             first += count
             if len(inside) < count:
                 members.append(member.without(inside) if isinstance(member, Cluster) else member)
-        return Cluster(
-            members,
-            link=self.link,
-            overlap=self.overlap,
-            interference=self.interference,
-            collectives=self.collectives,
-        )
+        return replace(self, members=tuple(members))
 
     def to_json(self) -> str:
         """The cluster in the format ``hap-cluster-1``; equal clusters give equal text."""

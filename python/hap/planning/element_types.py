@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hap.cluster import Cluster, Device
@@ -67,24 +68,10 @@ def _faster(cluster: Cluster, dtype: str) -> Cluster:
 
     def mended(member: Device | Cluster) -> Device | Cluster:
         if isinstance(member, Cluster):
-            return Cluster([mended(inner) for inner in member.members], link=member.link)
+            return _faster(member, dtype)
         if not member.lacks(dtype):
             return member
-        return Device(
-            member.name,
-            flops=member.flops | {dtype: member.rate(_fastest(member))},
-            memory_bandwidth=member.memory_bandwidth,
-            memory=member.memory,
-            reserve=member.reserve,
-            launch_overhead=member.launch_overhead,
-            measured={name: points for name, points in member.measured.items() if not name.endswith(f"/{dtype}")},
-        )
+        measured = {name: points for name, points in member.measured.items() if not name.endswith(f"/{dtype}")}
+        return replace(member, flops=member.flops | {dtype: member.rate(_fastest(member))}, measured=measured)
 
-    members = [mended(member) for member in cluster.members]
-    return Cluster(
-        members,
-        link=cluster.link,
-        overlap=cluster.overlap,
-        interference=cluster.interference,
-        collectives=cluster.collectives,
-    )
+    return replace(cluster, members=tuple(map(mended, cluster.members)))
