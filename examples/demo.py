@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import hap
-from emulation import calibrate, systems
+from emulation import systems
 from emulation.job import JobError, Rank, run
 from emulation.throttle import Throttle, feasible
 from gpt import GPT
@@ -68,7 +67,7 @@ def train(rank: Rank, settings: Settings, duties: Sequence[float]) -> None:
     model = settings.model()
 
     say(rank, "measuring the devices")
-    cluster = measure(rank, settings, duties, model)
+    cluster = measure(duties[rank.rank])
 
     say(rank, "planning")
     start = time.perf_counter()
@@ -115,41 +114,10 @@ def train(rank: Rank, settings: Settings, duties: Sequence[float]) -> None:
     dist.barrier()
 
 
-def measure(rank: Rank, settings: Settings, duties: Sequence[float], model: GPT) -> hap.Cluster:
-    """The cluster as its throttled ranks measure it; the same on every rank.
-
-    A processor's peak figures come from rank 0. They are then scaled for each rank by what the model's own training
-    step takes there, against what is predicted of it from the peak: that is how much of the peak the model reaches.
-    """
-    x, y = batch(standard_library(), step=0, size=settings.batch // rank.count, context=settings.context)
-
-    def step() -> None:
-        model(x, y).backward()
-        model.zero_grad()
-
-    def peak() -> tuple[hap.Device, float]:
-        device = calibrate.processor(width=settings.width, rows=x.numel())
-        return device, hap.plan(model, devices=[device], example_inputs=(x, y)).predicted_time
-
-    first: list[Any] = [peak() if rank.rank == 0 else None]
-    dist.broadcast_object_list(first)
-    device, predicted = first[0]
-    # What PyTorch imports at a first step is no part of the measurement, and should not disturb others'.
-    with Throttle(1.0):
-        step()
-    dist.barrier()
-    with Throttle(duties[rank.rank]):
-        own = torch.tensor([calibrate.seconds(step, at_least=1.0)])
-        taken = [torch.empty(1) for _ in range(rank.count)]
-        dist.all_gather(taken, own)
-        speeds = [predicted / float(seconds) for seconds in taken]
-        costs = calibrate.collectives(systems.proportional_shares(100, speeds))
-    all_reduce = costs["all_reduce/builtin"]
-    return hap.Cluster(
-        [calibrate.scaled(device, f"{DUTIES[r]:.0%}", speed) for r, speed in enumerate(speeds)],
-        link=hap.Link(bandwidth=all_reduce.bandwidth, latency=all_reduce.latency / (2 * (rank.count - 1))),
-        collectives=costs,
-    )
+def measure(duty: float) -> hap.Cluster:
+    """The cluster as its throttled ranks measure it; the same on every rank."""
+    with Throttle(duty):
+        return hap.profile(quick=True)
 
 
 def say(rank: Rank, text: str) -> None:
@@ -171,7 +139,7 @@ def show(console: Console, settings: Settings, result: Result) -> None:
     devices = table("Devices, as measured", "rank", "share of a processor", "GFLOP/s", "GB/s")
     for rank, device in enumerate(plan.cluster.devices):
         speeds = (device.flops["default"], device.memory_bandwidth)
-        devices.add_row(str(rank), device.name, *(f"{speed / 1e9:.1f}" for speed in speeds))
+        devices.add_row(str(rank), f"{DUTIES[rank]:.0%}", *(f"{speed / 1e9:.1f}" for speed in speeds))
     console.print(devices)
 
     shares = table("Shares", "what is split", "of", *(f"rank {rank}" for rank in ranks))

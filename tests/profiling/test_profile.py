@@ -1,6 +1,7 @@
 """Measurements of the machine that the tests run on: what they are is open, what is made of them is not."""
 
 import itertools
+import time
 from unittest import mock
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import hap
 from hap.cluster import COLLECTIVES
 from hap.errors import ClusterError
-from hap.profiling import clock, collectives, interference, operators
+from hap.profiling import clock, collectives, interference, operators, run
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
 from hap.profiling.run import Measured, alike, describe
@@ -30,7 +31,7 @@ def measured(scale=1.0, **changes):
 
 def test_every_family_is_measured_at_rising_amounts():
     rounds = []
-    measured = operators.measure((torch.float32,), CPU, seconds=0.02, advance=lambda: rounds.append(None))
+    measured, _ = operators.measure((torch.float32,), CPU, seconds=0.02, advance=lambda: rounds.append(None))
     assert list(measured) == operators.names((torch.float32,))
     assert len(rounds) >= clock.LEAST
     for points in measured.values():
@@ -48,22 +49,39 @@ def test_noise_counts_as_little_as_it_can():
         mock.patch.object(operators, "_problems", return_value=problems),
         mock.patch.object(operators, "rounds", return_value=rounds),
     ):
-        ((first, smallest), *others) = operators.measure((), CPU, seconds=1.0)["memory"]
+        points, _ = operators.measure((), CPU, seconds=1.0)
+    ((first, smallest), *others) = points["memory"]
     assert others == [(2.0, 2.0), (4.0, 6.0)]
     assert (first, smallest) == (1.0, pytest.approx(2.0, rel=1e-5))
     assert smallest < 2.0
 
 
 def test_a_machine_that_changes_its_speed_is_told_of(caplog):
-    slower = [[1.3 * time for time in (1.0, 2.0)]]
+    slower, usual = [[1.3, 2.6]] * operators.COMPARABLE, [[1.0, 2.0]] * operators.COMPARABLE
     with (
         mock.patch.object(operators, "names", return_value=["memory"]),
         mock.patch.object(operators, "_problems", return_value=[(1.0, (object,)), (2.0, (object,))]),
-        mock.patch.object(operators, "rounds", side_effect=[slower, *[[[1.0, 2.0]]] * (operators.LOTS - 1)]),
+        mock.patch.object(operators, "rounds", side_effect=[slower, *[usual] * (operators.LOTS - 1)]),
     ):
-        points = operators.measure((), CPU, seconds=1.0)
+        points, _ = operators.measure((), CPU, seconds=1.0)
     assert points == {"memory": ((1.0, 1.0), (2.0, 2.0))}
     assert "changed by 30%" in caplog.text
+
+
+def test_a_process_that_has_its_processor_for_a_part_of_the_time_is_slower():
+    def idle(*_, **__):
+        time.sleep(0.02)
+        return [[1.0, 2.0]]
+
+    with (
+        mock.patch.object(operators, "names", return_value=["memory"]),
+        mock.patch.object(operators, "_problems", return_value=[(1.0, (object,)), (2.0, (object,))]),
+        mock.patch.object(operators, "rounds", side_effect=idle),
+    ):
+        points, share = operators.measure((), CPU, seconds=1.0)
+    assert points == {"memory": ((1.0, 1.0), (2.0, 2.0))}
+    assert 0.0 < share < 0.5
+    assert run.slowed(points, 0.5) == {"memory": ((1.0, 2.0), (2.0, 4.0))}
 
 
 def test_work_is_done_in_turns():

@@ -44,11 +44,13 @@ def measure(
     device: torch.device,
     *,
     seconds: float,
+    estimate: Callable[[Sequence[float]], float] = quartile,
     advance: Callable[[], object] = lambda: None,
 ) -> dict[str, Line]:
     """Measures some of :data:`hap.cluster.COLLECTIVES` on all ranks, in turns, for about so many seconds.
 
-    The time of a collective is that of its slowest rank. ``advance`` is called after each round.
+    The time of a collective is that of its slowest rank; ``estimate`` makes one of those of all rounds. ``advance`` is
+    called after each round.
     """
     amounts: list[tuple[str, float]] = []
     works: list[tuple[Collective, float]] = []
@@ -67,10 +69,10 @@ def measure(
         advance()
     everybody = control.gather(found, "timing collectives")
     slowest = [[max(times) for times in zip(*ranks, strict=True)] for ranks in zip(*everybody, strict=True)]
-    quartiles = [quartile(times) for times in zip(*slowest, strict=True)]
+    estimates = [estimate(times) for times in zip(*slowest, strict=True)]
     lines = {}
     for name in names:
-        own = [(amount, time) for (which, amount), time in zip(amounts, quartiles, strict=True) if which == name]
+        own = [(amount, time) for (which, amount), time in zip(amounts, estimates, strict=True) if which == name]
         lines[name] = fit(*zip(*own, strict=True))
     return lines
 

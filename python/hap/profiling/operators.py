@@ -6,7 +6,8 @@ import itertools
 import logging
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -17,6 +18,8 @@ from hap.profiling.clock import Work, once, rounds
 
 # Larger problems are left out where one takes this part of all the time; a family has some sizes in any case.
 LARGEST, SIZES = 0.01, 4
+# Those are not tried that would take so many times as long at the rate of the one before.
+NEARLY = 2.0
 # Of times that should be equal, the part by which the larger problem takes longer: times rise.
 LEVEL = 1e-6
 # Columns of matrices, which are normalised by row.
@@ -27,11 +30,11 @@ PIECES = 16
 POOL = (2**24, 2**26)
 # All is measured in so many lots of at least so many rounds, each with operands elsewhere in a page of so many bytes:
 # where addresses clash in the caches, some kernels take several times as long.
-LOTS, ROUNDS, PAGE = 5, 2, 4096
+LOTS, ROUNDS, PAGE = 5, 1, 4096
 # The C library asks the system for each piece of memory that is larger than all it got back, up to so many bytes.
 KEPT = 2**25 - 2**12
-# Lots whose times differ by more are told of.
-OTHER_WORK = 0.25
+# Lots of so many rounds whose times differ by more are told of.
+COMPARABLE, OTHER_WORK = 3, 0.25
 
 aten = torch.ops.aten
 
@@ -52,35 +55,55 @@ def measure(
     *,
     seconds: float,
     advance: Callable[[], object] = lambda: None,
-) -> dict[str, Points]:
+) -> tuple[dict[str, Points], float]:
     """The times of :func:`names` over sizes, all in turns, measured in about so many seconds.
 
     The least of each counts: what else the machine does makes it longer, never shorter, for seconds at a time.
-    ``advance`` is called after each round.
+    A processor that the process has for a part of the time only (the quota of a container, say) does not show in these
+    short times, but in what its main thread gets of some seconds, at best.
+
+    Args:
+        dtypes: element types.
+        device: what computes.
+        seconds: for all.
+        advance: called after each round.
+
+    Returns:
+        The times by name; and the part of the time that the process has its processor, 1 on accelerators.
     """
     if device.type == "cpu":
         # From now on it keeps them, as in training after the first step.
         torch.empty(KEPT, dtype=torch.uint8)
+    elements = POOL[device.type != "cpu"]
+    pools = {
+        str(dtype).removeprefix("torch."): torch.linspace(-2.0, 2.0, 2 * elements, dtype=dtype, device=device)
+        for dtype in (torch.float32, *dtypes)
+    }
     limit = LARGEST * seconds
-    taken = {name: list(_affordable(line, device, limit)) for name, line in _lines(dtypes, device).items()}
+    taken = {name: list(_affordable(line, device, limit)) for name, line in _lines(dtypes, pools).items()}
     lots: list[list[float]] = []
+    shares: list[float] = []
     for lot in range(LOTS):
         shift = torch.empty(1 + lot * PAGE // LOTS, dtype=torch.uint8)
-        lines = {name: [*itertools.islice(line, len(taken[name]))] for name, line in _lines(dtypes, device).items()}
+        lines = {name: [*itertools.islice(line, len(taken[name]))] for name, line in _lines(dtypes, pools).items()}
         works = (work for line in lines.values() for _, every in line for work in every)
         times = (time for line in taken.values() for every in line for time in every)
-        found = []
+        found, began, used = [], time.perf_counter(), time.thread_time()
         for measured in rounds([*zip(works, times, strict=True)], device, seconds=seconds / LOTS, least=ROUNDS):
             found.append(measured)
             advance()
+        shares.append((time.thread_time() - used) / (time.perf_counter() - began))
         lots.append([min(every) for every in zip(*found, strict=True)])
         del shift
-    _tell_of_other_work(lots)
+    if len(found) >= COMPARABLE:
+        _tell_of_other_work(lots)
+    share = min(1.0, max(shares)) if device.type == "cpu" else 1.0
     least = iter([min(every) for every in zip(*lots, strict=True)])
-    return {
+    points = {
         name: _rising([(amount, sum(next(least) for _ in every) / len(every)) for amount, every in line])
         for name, line in lines.items()
     }
+    return points, share
 
 
 def _tell_of_other_work(lots: Sequence[Sequence[float]]) -> None:
@@ -92,13 +115,8 @@ def _tell_of_other_work(lots: Sequence[Sequence[float]]) -> None:
     _log.log(level, text, 100.0 * difference)
 
 
-def _lines(dtypes: tuple[torch.dtype, ...], device: torch.device) -> dict[str, Iterator[Problem]]:
-    """By name, larger and larger problems, with operands of their own."""
-    elements = POOL[device.type != "cpu"]
-    pools = {
-        str(dtype).removeprefix("torch."): torch.linspace(-2.0, 2.0, 2 * elements, dtype=dtype, device=device)
-        for dtype in (torch.float32, *dtypes)
-    }
+def _lines(dtypes: tuple[torch.dtype, ...], pools: Mapping[str, torch.Tensor]) -> dict[str, Iterator[Problem]]:
+    """By name, larger and larger problems, with numbers from the pool of their element type."""
     families = {name: name.partition("/") for name in names(dtypes)}
     return {
         name: _problems(family, pools[dtype or "float32"].view(2, -1, WIDTH))
@@ -107,11 +125,15 @@ def _lines(dtypes: tuple[torch.dtype, ...], device: torch.device) -> dict[str, I
 
 
 def _affordable(line: Iterator[Problem], device: torch.device, limit: float) -> Iterator[list[float]]:
-    """What the operators of each problem take, up to the first that takes too long."""
-    for position, (_, every) in enumerate(line):
+    """What the operators of each problem take, up to the first that takes too long, or is about to."""
+    rate = math.inf
+    for position, (amount, every) in enumerate(line):
+        if position >= SIZES and amount / rate > NEARLY * limit:
+            return
         taken = [once(work, device) for work in every]
         if position >= SIZES and sum(taken) > limit:
             return
+        rate = amount / sum(taken)
         yield taken
 
 

@@ -21,6 +21,7 @@ from hap.cluster.accelerators import recognised_name
 from hap.cluster.device import FAMILIES, MEMORY, RESERVE, Points
 from hap.errors import HapError
 from hap.profiling import collectives, interference, operators
+from hap.profiling.clock import quartile
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
 from hap.runtime.agree import Control, process_group
@@ -35,6 +36,9 @@ QUICK_OPERATORS, QUICK_TRANSFERS = 2.0, 2.0
 OVERLAPS = 0.2
 # Ranks on equal hardware whose times differ by less are equal.
 NOISE = 1.15
+# A process that has its processor for less of the time is kept from it on purpose: what takes longer in between is as
+# much a part of a collective's time as any other.
+WHOLE = 0.9
 # Fits that are off by more are told of.
 POOR_FIT = 0.25
 
@@ -95,23 +99,32 @@ def profile(
         def advance() -> None:
             bar.update(task, completed=time.perf_counter() - started)
 
-        points = control.together(
+        points, share = control.together(
             lambda: operators.measure(tuple(dtypes), where, seconds=operator_seconds, advance=advance),
             "measuring operators",
         )
         bar.update(task, description="collectives")
-        lines = collectives.measure(names, group, control, where, seconds=transfer_seconds, advance=advance)
+        shared = min(control.gather(share, "comparing shares of processors")) < WHOLE
+        estimate = statistics.fmean if shared else quartile
+        lines = collectives.measure(
+            names, group, control, where, seconds=transfer_seconds, estimate=estimate, advance=advance
+        )
         bar.update(task, description="both at once")
-        slowed = interference.measure(group, control, where, seconds=OVERLAPS * transfer_seconds) if names else 0.0
-    everybody = control.gather(Measured(machine(where), points), "exchanging measurements")
+        interfering = interference.measure(group, control, where, seconds=OVERLAPS * transfer_seconds) if names else 0.0
+    everybody = control.gather(Measured(machine(where), slowed(points, share)), "exchanging measurements")
     for name, line in lines.items():
         level = logging.WARNING if line.error > POOR_FIT and control.rank == 0 else logging.DEBUG
         _log.log(level, "profile: the times of %s are off their line by %.0f%%", name, 100.0 * line.error)
-    return describe(everybody, lines, slowed)
+    return describe(everybody, lines, interfering)
 
 
-def describe(everybody: Sequence[Measured], lines: dict[str, Line], slowed: float = 0.0) -> Cluster:
-    """The cluster that these measurements, by rank, describe; ``slowed`` is its interference."""
+def slowed(points: dict[str, Points], share: float) -> dict[str, Points]:
+    """What points become that a process measured while it had its processor, of which it has a share."""
+    return {name: tuple((amount, seconds / share) for amount, seconds in line) for name, line in points.items()}
+
+
+def describe(everybody: Sequence[Measured], lines: dict[str, Line], interfering: float = 0.0) -> Cluster:
+    """The cluster that these measurements, by rank, describe; ``interfering`` is its interference."""
     everybody = alike(everybody)
     hosts = Counter(measured.machine.host for measured in everybody if measured.machine.threads)
     devices = [
@@ -126,7 +139,7 @@ def describe(everybody: Sequence[Measured], lines: dict[str, Line], slowed: floa
     others = len(everybody) - 1
     costs = {name: CollectiveCost(latency=line.latency, bandwidth=line.rate) for name, line in lines.items()}
     link = Link(bandwidth=exchange.rate, latency=exchange.latency / others)
-    return Cluster(devices, link=link, interference=slowed, collectives=costs)
+    return Cluster(devices, link=link, interference=interfering, collectives=costs)
 
 
 def alike(everybody: Sequence[Measured]) -> list[Measured]:
