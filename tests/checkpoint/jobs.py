@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Shard
 from torch.nn import functional as F
 
 import hap
+from hap.checkpoint import folder as checkpoint_folder
+from hap.errors import CheckpointError
 from hap.rules import annotate
 from tests.runtime.jobs import cluster, plan_of
 from tests.runtime.programs import random_program
@@ -118,6 +122,39 @@ def disagree(rank: int, shares: list[int], folder: str) -> None:
     """One rank asks for what is not there."""
     model = hap.parallelize(nn.Linear(2, 2), cluster(len(shares)), (torch.ones(2, 2),))
     hap.load(folder, {"model": model} | ({"else": model} if rank else {}), strict=False)
+
+
+def refused(rank: int, shares: list[int], saved: str) -> None:
+    """What cannot be saved, loaded or gathered; all ranks raise."""
+    ranks, plain = len(shares), nn.Linear(2, 2)
+    checkpoint_folder.PATIENCE = 0.1
+    lazy = hap.parallelize(nn.Linear(2, 2), cluster(ranks))
+    with pytest.raises(CheckpointError, match='"model" has no plan yet'):
+        hap.save(f"{saved}-new", {"model": lazy})
+    with pytest.raises(CheckpointError, match='"model" has not been placed yet'):
+        hap.load(saved, {"model": lazy})
+    with torch.device("meta"):
+        unmade = hap.parallelize(nn.Linear(2, 2), cluster(ranks))
+    with pytest.raises(CheckpointError, match="the module has not been placed yet"):
+        hap.full_state_dict(unmade)
+    with pytest.raises(CheckpointError, match="the module has not been placed yet"):
+        hap.export_safetensors(unmade, f"{saved}-exported")
+
+    module = nn.Sequential(nn.Linear(4, 4 * ranks), nn.Linear(4 * ranks, 4))
+    inner = hap.parallelize(module, cluster(ranks), (torch.ones(ranks, 4),), pin={"0.weight": Shard(0)})
+    for nested in (nn.Sequential(inner), inner[0]):
+        for attempt in (hap.save, hap.load):
+            with pytest.raises(
+                CheckpointError, match=f"{type(nested).__name__} holds, or is part of, a parallel module"
+            ):
+                attempt(f"{saved}-new" if attempt is hap.save else saved, {"model": nested})
+
+    blind = "rank 1 does not see" if ranks == 2 else "ranks 1, 2, 3 do not see"
+    own = f"{saved}-on-host-{rank}"
+    with pytest.raises(CheckpointError, match=blind):
+        hap.save(own, {"model": plain})
+    with pytest.raises(CheckpointError, match=blind):
+        hap.load(own if rank else saved, {"model": plain})
 
 
 def save_for_ever(folder: str, ready: Any) -> None:

@@ -11,15 +11,19 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
 import hap
+from hap.checkpoint import full
 from hap.errors import CheckpointError
+from hap.runtime.weights import Weights
 from tests import models
 from tests.checkpoint import jobs
 from tests.runtime.launch import Launcher, RankError
 
+POINTER = '{"format": "hap-checkpoint-2", "data": "data-1", "token": "", "modules": {}, "optimisers": {}}'
 DEVICES = [hap.Device(flops=1e9, memory_bandwidth=1e9, memory=1e9)]
 
 
@@ -48,6 +52,7 @@ def test_training_goes_on_under_another_plan(saved: Path, uninterrupted: list[fl
         found = launcher.run(jobs.load_and_train, shares, str(saved))
         with pytest.raises(RankError) as raised:
             launcher.run(jobs.disagree, shares, str(saved))
+        launcher.run(jobs.refused, shares, str(saved))
     assert "rank 0: RuntimeMismatchError" in str(raised.value)
     assert 'holds no "else", only "model", "optimizer", "scheduler", "step"' in str(raised.value)
     for rank, result in enumerate(found):
@@ -140,16 +145,28 @@ def test_wrong_use(tmp_path: Path) -> None:
         hap.load(folder, {"model": deeper})
     hap.load(folder, {"model": deeper}, strict=False)
     groups = torch.optim.SGD([{"params": [parameter]} for parameter in model.parameters()], lr=0.1)
-    with pytest.raises(CheckpointError, match='does not fit the optimiser "optimizer"'):
+    with pytest.raises(CheckpointError, match=r'optimiser "optimizer": its groups hold .* there, and'):
         hap.load(folder, {"model": model, "optimizer": groups})
+    for contents, text in (
+        ({"optimizer": model}, '"optimizer" is an optimiser in .*, and ParallelMLP here'),
+        ({"model": optimiser}, '"model" is a module in .*, and SGD here'),
+        ({"epoch": optimiser}, '"epoch" is neither module nor optimiser in .*, and SGD here'),
+    ):
+        with pytest.raises(CheckpointError, match=text):
+            hap.load(folder, contents)
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match=r"holds 'notes.txt', which is no part"):
         hap.save(folder, {"model": model})
     (folder / "notes.txt").unlink()
     (folder / "checkpoint.json").write_text('{"format": "hap-checkpoint-9"}')
-    with pytest.raises(CheckpointError, match="expected the format 'hap-checkpoint-1'"):
+    with pytest.raises(CheckpointError, match="expected the format 'hap-checkpoint-2'"):
         hap.load(folder, {"model": model})
-    for text in ("{", '{"format": "hap-checkpoint-1"}', '{"format": "hap-checkpoint-1", "data": "../elsewhere"}'):
+    for text in (
+        "{",
+        '{"format": "hap-checkpoint-2"}',
+        POINTER.replace("data-1", "../data-1"),
+        POINTER.replace("data-1", "data-7"),
+    ):
         (folder / "checkpoint.json").write_text(text)
         with pytest.raises(CheckpointError, match=r"checkpoint.json"):
             hap.load(folder, {"model": model})
@@ -161,6 +178,80 @@ def test_wrong_use(tmp_path: Path) -> None:
         hap.save(blocked, {"model": model})
     with pytest.raises(CheckpointError, match="cannot be written"):
         hap.export_safetensors(model, blocked)
+
+
+def test_an_optimiser_is_loaded_whatever_was_saved_beside_it(tmp_path: Path) -> None:
+    def made(*names: str) -> dict[str, Any]:
+        modules = {name: nn.Linear(2, 2) for name in names}
+        return modules | {f"of {name}": torch.optim.Adam(one.parameters(), lr=0.1) for name, one in modules.items()}
+
+    both, one = made("G", "D"), made("G")
+    for run in (both, one):
+        run["G"](torch.ones(1, 2)).sum().backward()
+        run["of G"].step()
+    hap.save(tmp_path / "both", {**both, "activation": nn.ReLU()})
+    hap.save(tmp_path / "one", one)
+    for folder, source, target in (("both", both, made("G")), ("one", one, made("D", "G"))):
+        hap.load(tmp_path / folder, {name: target[name] for name in ("G", "of G")})
+        average = source["of G"].state[source["G"].weight]["exp_avg"]
+        assert average.any()
+        assert torch.equal(target["of G"].state[target["G"].weight]["exp_avg"], average)
+    with pytest.raises(CheckpointError, match='the optimiser "of G" holds a parameter of shape'):
+        hap.load(tmp_path / "both", {"D": both["D"], "of G": both["of G"]})
+    with pytest.raises(CheckpointError, match=r'does not fit the optimiser "of D".*"D\.bias", "D\.weight".*"G\.bias"'):
+        hap.load(tmp_path / "both", {"G": both["G"], "of D": both["of G"]})
+    hap.load(tmp_path / "both", {"activation": nn.ReLU()})
+    with pytest.raises(CheckpointError, match='"G" is a module in'):
+        hap.load(tmp_path / "one", {"G": one["of G"]})
+
+
+def test_a_load_that_fails_changes_nothing(tmp_path: Path) -> None:
+    module = nn.Linear(2, 2)
+    run = {"model": module, "optimizer": torch.optim.Adam(module.parameters())}
+    hap.save(tmp_path / "c", run)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(1.0)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    for wrong in (
+        torch.optim.Adam([{"params": [one]} for one in module.parameters()]),
+        torch.optim.Adam([module.weight]),
+        torch.optim.SGD(module.parameters(), lr=0.1),
+    ):
+        with pytest.raises(CheckpointError, match='does not fit the optimiser "optimizer"'):
+            hap.load(tmp_path / "c", run | {"optimizer": wrong})
+        assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+        assert not wrong.state
+    hap.load(tmp_path / "c", run | {"optimizer": torch.optim.AdamW(module.parameters())})
+    assert not torch.equal(module.weight, before["weight"])
+
+
+def test_an_export_takes_the_place_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, folder = mlp(), tmp_path / "exported"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    for size in (200, 10**9, 100, 200):
+        with torch.no_grad():
+            next(model.parameters()).add_(1.0)
+        hap.export_safetensors(model, folder, shard_size=size)
+        found = Weights(folder)
+        held = {entry.name for entry in folder.iterdir()} - {"config.json", "model.safetensors.index.json"}
+        assert held == {file.name for file in found._files.values()}
+        state = {name: torch.empty(shape, dtype=torch.float64) for name, shape in found.shapes.items()}
+        found.read({name: (value, None) for name, value in state.items()}, 0)
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise SafetensorError("the disk is full")
+
+    kept = {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+    monkeypatch.setattr(full, "save_file", failing)
+    with pytest.raises(CheckpointError, match=r"model-00001-of-\d+\.safetensors cannot be written: the disk is full"):
+        hap.export_safetensors(model, folder, shard_size=200)
+    assert {entry.name: entry.read_bytes() for entry in folder.iterdir()} == kept
+    (folder / "adapter.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"holds adapter\.safetensors\.index\.json, which readers would take"):
+        hap.export_safetensors(model, folder)
 
 
 class WithExtraState(nn.Module):

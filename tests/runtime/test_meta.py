@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import hap
 from hap.errors import HapError
 from tests import models
 from tests.runtime.jobs import cluster, loss_of
-from tests.runtime.launch import Launcher, RankError
+from tests.runtime.launch import Launcher
 
 
 class Scale(nn.Module):
@@ -92,10 +93,16 @@ def initialised(name: str) -> Any:
     if name == "gpt2":
         module.initialize_weights()
     else:
-        for part in module.modules():
+        for part in innermost_first(module):
             if hasattr(part, "reset_parameters"):
                 part.reset_parameters()
     return module
+
+
+def innermost_first(module: nn.Module) -> Iterator[Any]:
+    for child in module.children():
+        yield from innermost_first(child)
+    yield module
 
 
 def made(rank: int, ranks: int, name: str, weights: str | None) -> dict[str, Any]:
@@ -103,7 +110,9 @@ def made(rank: int, ranks: int, name: str, weights: str | None) -> dict[str, Any
     module, args, kwargs = on_meta(name)
     torch.manual_seed(7 + rank)  # the seed of rank 0 counts
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    state = torch.get_rng_state()
     model = hap.parallelize(module, cluster(ranks), args, kwargs, weights=weights)
+    assert torch.equal(torch.get_rng_state(), state), "ranks would go on with unlike random numbers"
     elements = sum(parameter.numel() for parameter in model.parameters())
     before = {name: value.clone() for name, value in hap.full_state_dict(model).items()}
     shift = model.full_parameter("scale.shift") if name == "deep" else None
@@ -114,15 +123,26 @@ def made(rank: int, ranks: int, name: str, weights: str | None) -> dict[str, Any
     return found | {"shift": shift}
 
 
-def fails_on_rank_0(rank: int) -> None:
+def fails_on_rank_0(rank: int, folder: str) -> None:
     class Careless(nn.Linear):
         def reset_parameters(self) -> None:
             self.weight.data[0] = 0.0
 
-    with torch.device("meta"):
-        module = nn.Sequential(Careless(4, 4))
-    model = hap.parallelize(module, cluster(2))
-    model(torch.ones(2, 4))
+    batch = (torch.ones(2, 4),)
+    for examples in (None, batch):
+        with torch.device("meta"):
+            model: Any = nn.Sequential(Careless(4, 4))
+        with pytest.raises(HapError, match=r'initialisation of Careless at 0 leaves "0\.weight" without values'):
+            hap.parallelize(model, cluster(2), examples)(*batch)
+        again = (
+            partial(model, *batch),
+            partial(hap.parallelize, model, cluster(2), batch),
+            partial(hap.full_state_dict, model),
+            partial(hap.load, folder, {"model": model}),
+        )
+        for attempt in again:
+            with pytest.raises(HapError, match=r"left half made.*without values.*make it anew"):
+                attempt()
 
 
 @pytest.fixture(scope="module")
@@ -176,11 +196,31 @@ def check(found: list[dict[str, Any]], name: str, alone: Any) -> None:
 
 
 @pytest.mark.timeout(100)
-def test_an_initialisation_that_fails_is_raised_on_all(launcher: Launcher) -> None:
-    with pytest.raises(RankError) as raised:
-        launcher.run(fails_on_rank_0)
-    for message in raised.value.errors.values():
-        assert 'the initialisation of Careless at 0 leaves "0.weight" without values' in message
+def test_an_initialisation_that_fails_is_raised_on_all(launcher: Launcher, tmp_path: Path) -> None:
+    hap.save(tmp_path / "c", {"model": nn.Sequential(nn.Linear(4, 4))})
+    launcher.run(fails_on_rank_0, str(tmp_path / "c"))
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(12, 12)
+        self.attention = nn.MultiheadAttention(12, 2, batch_first=True)
+        self.layer = nn.TransformerEncoderLayer(12, 2, 24, dropout=0.0, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.before(x)
+        return self.layer(self.attention(x, x, x, need_weights=False)[0]).square().mean()
+
+
+def test_attention_starts_as_its_constructor_leaves_it() -> None:
+    with torch.device("meta"):
+        module = Attending()
+    torch.manual_seed(7)
+    model = hap.parallelize(module, cluster(1), (torch.ones(2, 3, 12),))
+    torch.manual_seed(7)
+    for name, value in Attending().state_dict().items():
+        assert torch.equal(model.get_parameter(name), value), name
 
 
 def test_one_process(tmp_path: Path) -> None:

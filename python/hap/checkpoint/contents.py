@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hap.checkpoint.folder import Groups
 from hap.checkpoint.piece import Piece
 from hap.errors import CheckpointError
 from hap.runtime.module import ParallelModule
@@ -66,14 +67,27 @@ def module_entries(module: nn.Module) -> Entries:
     }
 
 
+def awaits_values(module: nn.Module) -> bool:
+    """Whether values of a module are still to come: of what is on the meta device, or from files with its first plan.
+
+    Raises:
+        HapError: its placing has failed.
+    """
+    if isinstance(module, ParallelModule):
+        module._hap_session.check_whole()
+        if not module._hap_session.placed and module._hap_session.weights is not None:
+            return True
+    return any(tensor.is_meta for tensor in [*module.parameters(), *module.buffers()])
+
+
 def named_parameters(modules: Mapping[str, nn.Module]) -> dict[int, Named]:
-    """The parameters of modules, by identity. Where there are several modules, names begin with the module's own."""
+    """The parameters of modules, by identity. Their names begin with the module's, whatever is saved beside it."""
     named: dict[int, Named] = {}
     for key, module in modules.items():
         layouts = _layouts(module)
         for name, parameter in module.named_parameters():
-            full = name if len(modules) == 1 else f"{key}.{name}"
-            named.setdefault(id(parameter), Named(full, parameter, layouts.get(id(parameter), Lies())))
+            lies = layouts.get(id(parameter), Lies())
+            named.setdefault(id(parameter), Named(f"{key}.{name}", parameter, lies))
     return named
 
 
@@ -95,8 +109,21 @@ def of_optimiser(key: str, optimiser: Optimizer, named: Mapping[int, Named]) -> 
     return groups
 
 
+def groups_of(key: str, optimiser: Optimizer, named: Mapping[int, Named]) -> Groups:
+    """What an optimiser is and trains.
+
+    Raises:
+        CheckpointError: as :func:`of_optimiser`.
+    """
+    kinds = type(optimiser).__mro__
+    return Groups(
+        kinds=tuple(kind.__name__ for kind in kinds if issubclass(kind, Optimizer) and kind is not Optimizer),
+        names=tuple(tuple(one.name for one in group) for group in of_optimiser(key, optimiser, named)),
+    )
+
+
 def optimiser_entries(key: str, optimiser: Optimizer, named: Mapping[int, Named]) -> Entries:
-    """As ``optimiser.state_dict()``, with the names of parameters in the place of their numbers.
+    """As ``optimiser.state_dict()``: state by the names of parameters; groups without them (see :func:`groups_of`).
 
     Raises:
         CheckpointError: as :func:`of_optimiser`.
@@ -114,10 +141,7 @@ def optimiser_entries(key: str, optimiser: Optimizer, named: Mapping[int, Named]
             for number, values in content["state"].items()
         },
         "param_groups": (
-            [
-                group | {"params": [one.name for one in members]}
-                for group, members in zip(content["param_groups"], groups, strict=True)
-            ],
+            [{what: value for what, value in group.items() if what != "params"} for group in content["param_groups"]],
         ),
     }
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,24 @@ import msgspec
 
 from hap.errors import CheckpointError
 
-FORMAT = "hap-checkpoint-1"
+FORMAT = "hap-checkpoint-2"
 POINTER = "checkpoint.json"
+PATIENCE = 5.0
+"""Seconds that a host may take to see what another one has written."""
 _DATA = re.compile(r"data-(\d+)")
+_TOKEN = "token"
+
+
+class Groups(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an optimiser in a checkpoint trains, to be compared before anything is loaded into another one.
+
+    Attributes:
+        kinds: the names of its class and of those that it derives from.
+        names: of the parameters in each of its groups.
+    """
+
+    kinds: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
 
 
 class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -27,12 +44,16 @@ class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         format: the version of the format.
         data: the folder with the data, as :mod:`torch.distributed.checkpoint` writes it.
-        rng_state: by the name of a parallel module in the checkpoint, its seed and step.
+        token: what that folder holds in a file, unlike any other.
+        modules: the modules in the checkpoint by name; of parallel ones, seed and step of their random numbers.
+        optimisers: the optimisers.
     """
 
     format: str
     data: str
-    rng_state: dict[str, tuple[int, int]] = {}
+    token: str
+    modules: dict[str, tuple[int, int] | None]
+    optimisers: dict[str, Groups]
 
 
 def read(path: Path) -> Pointer:
@@ -57,8 +78,10 @@ def read(path: Path) -> Pointer:
     return pointer
 
 
-def begin(path: Path) -> str:
-    """Make room for a new save; the name of its data's folder. What saves that were cut off left is taken away.
+def begin(path: Path) -> tuple[str, str]:
+    """Make room for a new save: the name of its data's folder, and a token that lies in there.
+
+    What saves that were cut off left is taken away.
 
     Raises:
         CheckpointError: the folder holds other things than a checkpoint.
@@ -74,9 +97,26 @@ def begin(path: Path) -> str:
         for name in numbers:
             if name != kept:
                 shutil.rmtree(path / name)
+        data, token = f"data-{max(numbers.values(), default=0) + 1}", secrets.token_hex(16)
+        (path / data).mkdir()
+        (path / data / _TOKEN).write_text(token)
     except OSError as error:
         raise CheckpointError(f"{path} cannot hold a checkpoint: {error}") from error
-    return f"data-{max(numbers.values(), default=0) + 1}"
+    return data, token
+
+
+def sees(data: Path, token: str) -> bool:
+    """Whether this host sees the folder with that token. Hosts may see late what another one has written."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if (data / _TOKEN).read_text() == token:
+                return True
+        except OSError:
+            pass
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
 
 
 def publish(path: Path, pointer: Pointer) -> None:

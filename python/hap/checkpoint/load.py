@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.optim import Optimizer
 
 from hap.checkpoint import folder
-from hap.checkpoint.contents import Named, module_entries, named_parameters, of_optimiser
+from hap.checkpoint.contents import Named, awaits_values, groups_of, module_entries, named_parameters, of_optimiser
 from hap.checkpoint.piece import Piece
-from hap.checkpoint.save import carried_out, control_of, finish_earlier, is_stateful, modules_of
+from hap.checkpoint.save import carried_out, check_shared, control_of, finish_earlier, is_stateful, modules_of
 from hap.errors import CheckpointError
 from hap.runtime.module import ParallelModule
 
@@ -40,19 +40,21 @@ def load(path: str | os.PathLike[str], contents: Mapping[str, Any], *, strict: b
         What else the checkpoint holds, by name: plain values, and state that nothing in ``contents`` took.
 
     Raises:
-        CheckpointError: there is no checkpoint, or it does not fit; on all ranks.
+        CheckpointError: there is no checkpoint, or it does not fit; on all ranks. Names, kinds and shapes are compared
+            before anything is loaded; only where reading itself fails may ``contents`` be filled in part.
     """
     finish_earlier()
     path = Path(path)
     control = control_of(contents)
     pointer = control.settle(lambda: folder.read(path), "looking for a checkpoint")
+    check_shared(control, path / pointer.data, pointer.token)
     reader = FileSystemReader(path / pointer.data)
 
     def prepared() -> _Reading:
         try:
-            return _Reading(path, reader.read_metadata(), contents, strict)
+            return _Reading(path, pointer, reader.read_metadata(), contents, strict)
         except OSError as error:
-            raise CheckpointError(f"{path / pointer.data} cannot be read: {error}; do all hosts see it?") from error
+            raise CheckpointError(f"{path / pointer.data} cannot be read: {error}") from error
 
     reading = control.together(prepared, "reading a checkpoint's contents")
     carried_out(
@@ -62,9 +64,9 @@ def load(path: str | os.PathLike[str], contents: Mapping[str, Any], *, strict: b
         ),
     )
     rest = control.together(reading.finish, "loading a checkpoint")
-    for key, state in pointer.rng_state.items():
+    for key, state in pointer.modules.items():
         module = contents.get(key)
-        if isinstance(module, ParallelModule):
+        if isinstance(module, ParallelModule) and state is not None:
             module.rng_state = state
     return rest
 
@@ -76,8 +78,11 @@ class _Reading:
         entries: by the names in the checkpoint, memory for tensors; filled by reading.
     """
 
-    def __init__(self, path: Path, metadata: Metadata, contents: Mapping[str, Any], strict: bool) -> None:
+    def __init__(
+        self, path: Path, pointer: folder.Pointer, metadata: Metadata, contents: Mapping[str, Any], strict: bool
+    ) -> None:
         self.path = path
+        self.pointer = pointer
         self.contents = contents
         self.strict = strict
         self.entries: dict[str, Any] = {}
@@ -87,19 +92,12 @@ class _Reading:
         }
         self.stored = metadata.state_dict_metadata
         self.named = named_parameters(modules_of(contents))
-        keys = {place[0] for place in self.names}
         for key, value in contents.items():
-            if key not in keys:
-                raise CheckpointError(f'{path} holds no "{key}", only {_listed(keys)}')
+            self._check_kind(key, value)
             if isinstance(value, nn.Module):
                 self._module(key, value)
             elif isinstance(value, Optimizer):
                 self._optimiser(key, value)
-            elif not is_stateful(value):
-                raise CheckpointError(
-                    f'"{key}": expected a module, an optimiser or an object with load_state_dict, got '
-                    f"{type(value).__name__}; other values come back as the result"
-                )
         self.entries |= {name: None for place, name in self.names.items() if len(place) == 1}
 
     def finish(self) -> dict[str, Any]:
@@ -114,6 +112,25 @@ class _Reading:
         rest = [place[0] for place in self.names if len(place) == 1 and place[0] not in self.contents]
         return {key: self._value(key) for key in rest}
 
+    def _check_kind(self, key: str, value: Any) -> None:
+        """Raise where the checkpoint holds nothing of this name, or what is of another kind."""
+        keys = {place[0] for place in self.names} | self.pointer.modules.keys()
+        if key not in keys:
+            raise CheckpointError(f'{self.path} holds no "{key}", only {_listed(keys)}')
+        here = "a module" if isinstance(value, nn.Module) else "an optimiser" if isinstance(value, Optimizer) else None
+        there = (
+            "a module" if key in self.pointer.modules else "an optimiser" if key in self.pointer.optimisers else None
+        )
+        if here is None and not is_stateful(value):
+            raise CheckpointError(
+                f'"{key}": expected a module, an optimiser or an object with load_state_dict, got '
+                f"{type(value).__name__}; other values come back as the result"
+            )
+        if here != there:
+            raise CheckpointError(
+                f'"{key}" is {there or "neither module nor optimiser"} in {self.path}, and {type(value).__name__} here'
+            )
+
     def _value(self, *place: str) -> Any:
         """What stands in a tuple of one."""
         (value,) = self.entries[self.names[place]]
@@ -125,8 +142,7 @@ class _Reading:
     def _module(self, key: str, module: nn.Module) -> None:
         entries = module_entries(module)
         session = module._hap_session if isinstance(module, ParallelModule) else None
-        on_meta = any(isinstance(value, torch.Tensor) and value.is_meta for value in entries.values())
-        if on_meta or (session is not None and not session.placed and (session.weights or session.group.size > 1)):
+        if awaits_values(module) or (session is not None and not session.placed and session.group.size > 1):
             raise CheckpointError(
                 f'"{key}" has not been placed yet, and what is loaded now would be lost: give hap.parallelize example '
                 "inputs, or call the module once, before it is loaded"
@@ -160,23 +176,23 @@ class _Reading:
                 module.get_submodule(name.rpartition(".")[0]).set_extra_state(value[0])
 
     def _optimiser(self, key: str, optimiser: Optimizer) -> None:
+        there, here = self.pointer.optimisers[key], groups_of(key, optimiser, self.named)
+        if not set(there.kinds) & set(here.kinds):
+            raise CheckpointError(
+                f'{self.path} does not fit the optimiser "{key}": {there.kinds[0]} there, and {here.kinds[0]} here'
+            )
+        if [sorted(names) for names in there.names] != [sorted(names) for names in here.names]:
+            raise CheckpointError(
+                f'{self.path} does not fit the optimiser "{key}": its groups hold {_groups(there.names)} there, and '
+                f"{_groups(here.names)} here"
+            )
         owners = {one.name: one for group in of_optimiser(key, optimiser, self.named) for one in group}
         for place, name in self._under(key).items():
-            if place[0] == "state":
-                if place[1] in owners:
-                    self.entries[name] = _room(self.stored[name], owners[place[1]])
-            else:
-                self.entries[name] = None
+            self.entries[name] = _room(self.stored[name], owners[place[1]]) if place[0] == "state" else None
 
     def _optimiser_state(self, key: str, optimiser: Optimizer) -> dict[str, Any]:
         """What ``optimiser.load_state_dict`` takes: parameters have numbers, in the order of the groups."""
-        groups = of_optimiser(key, optimiser, self.named)
-        saved = self._value(key, "param_groups")
-        there, here = [group["params"] for group in saved], [[one.name for one in group] for group in groups]
-        if [sorted(names) for names in there] != [sorted(names) for names in here]:
-            raise CheckpointError(
-                f'{self.path} does not fit the optimiser "{key}": its groups hold {there} there, and {here} here'
-            )
+        here = groups_of(key, optimiser, self.named).names
         numbers = {name: number for number, name in enumerate(name for names in here for name in names)}
         state: dict[int, dict[str, Any]] = {}
         for place, flat in self._under(key).items():
@@ -187,7 +203,8 @@ class _Reading:
         return {
             "state": state,
             "param_groups": [
-                group | {"params": [numbers[name] for name in names]} for group, names in zip(saved, here, strict=True)
+                group | {"params": [numbers[name] for name in names]}
+                for group, names in zip(self._value(key, "param_groups"), here, strict=True)
             ],
         }
 
@@ -195,6 +212,11 @@ class _Reading:
 def _room(stored: Any, owner: Named) -> Any:
     """Memory for a tensor of an optimiser's state; other values bring their own."""
     return owner.room(stored.size, stored.properties.dtype) if isinstance(stored, TensorStorageMetadata) else None
+
+
+def _groups(groups: Iterable[Iterable[str]]) -> str:
+    """The names in groups, for an error."""
+    return "; ".join(f"({_listed(names)})" for names in groups)
 
 
 def _listed(names: Iterable[str]) -> str:

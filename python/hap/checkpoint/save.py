@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,7 +20,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.optim import Optimizer
 
 from hap.checkpoint import folder
-from hap.checkpoint.contents import Entries, module_entries, named_parameters, optimiser_entries
+from hap.checkpoint.contents import Entries, Named, groups_of, module_entries, named_parameters, optimiser_entries
 from hap.checkpoint.piece import Piece, copied
 from hap.errors import CheckpointError
 from hap.runtime.agree import Control, ranks_text
@@ -63,7 +64,7 @@ def save(
     path = Path(path)
     control = control_of(contents)
 
-    def prepared() -> tuple[Entries, dict[str, tuple[int, int]]]:
+    def prepared() -> tuple[Entries, folder.Pointer]:
         modules = modules_of(contents)
         for key, module in modules.items():
             if isinstance(module, ParallelModule) and not module._hap_session.placed:
@@ -71,19 +72,30 @@ def save(
                     f'"{key}" has no plan yet, so that each rank may hold other parameters: call it once, or give '
                     "hap.parallelize example inputs, before it is saved"
                 )
-        entries = entries_of(contents, modules)
-        states = {key: module.rng_state for key, module in modules.items() if isinstance(module, ParallelModule)}
-        return (_staged(entries) if asynchronous else entries), states
+        named = named_parameters(modules)
+        entries = entries_of(contents, named)
+        pointer = folder.Pointer(
+            format=folder.FORMAT,
+            data="",
+            token="",
+            modules={
+                key: module.rng_state if isinstance(module, ParallelModule) else None for key, module in modules.items()
+            },
+            optimisers={
+                key: groups_of(key, value, named) for key, value in contents.items() if isinstance(value, Optimizer)
+            },
+        )
+        return (_staged(entries) if asynchronous else entries), pointer
 
-    entries, states = control.together(prepared, "collecting what to save")
+    entries, pointer = control.together(prepared, "collecting what to save")
     if not asynchronous:
-        _write(path, entries, states, control)
+        _write(path, entries, pointer, control)
         return None
     if _writer is None:
         _writer = ThreadPoolExecutor(1, thread_name_prefix="hap-checkpoint")
     if control.group not in _background:
         _background[control.group] = control.apart()
-    _last = _writer.submit(_write, path, entries, states, _background[control.group])
+    _last = _writer.submit(_write, path, entries, pointer, _background[control.group])
     return _last
 
 
@@ -106,9 +118,8 @@ def modules_of(contents: Mapping[str, Any]) -> dict[str, nn.Module]:
     return {key: value for key, value in contents.items() if isinstance(value, nn.Module)}
 
 
-def entries_of(contents: Mapping[str, Any], modules: Mapping[str, nn.Module]) -> Entries:
-    """What goes into the checkpoint, by name."""
-    named = named_parameters(modules)
+def entries_of(contents: Mapping[str, Any], named: Mapping[int, Named]) -> Entries:
+    """What goes into the checkpoint, by name; ``named`` are the parameters of its modules."""
     entries: Entries = {}
     for key, value in contents.items():
         if isinstance(value, nn.Module):
@@ -145,8 +156,24 @@ def carried_out(what: str, communicate: Callable[[], Any]) -> None:
         raise CheckpointError(f"{what} failed: {error}") from error
 
 
-def _write(path: Path, entries: Entries, states: dict[str, tuple[int, int]], control: Control) -> None:
-    data = control.settle(lambda: folder.begin(path), "making room for a checkpoint")
+def check_shared(control: Control, data: Path, token: str) -> None:
+    """Check that all ranks see the data of a checkpoint. A collective.
+
+    Raises:
+        CheckpointError: names those that do not; on all ranks.
+    """
+    seen = control.gather(folder.sees(data, token), "looking for the folder of a checkpoint")
+    blind = [rank for rank, one in enumerate(seen) if not one]
+    if blind:
+        raise CheckpointError(
+            f"{ranks_text(blind)} {'does' if len(blind) == 1 else 'do'} not see {data} as rank 0 does: a checkpoint "
+            "must lie in a folder that all hosts share, under the same path"
+        )
+
+
+def _write(path: Path, entries: Entries, pointer: folder.Pointer, control: Control) -> None:
+    data, token = control.settle(lambda: folder.begin(path), "making room for a checkpoint")
+    check_shared(control, path / data, token)
     carried_out(
         f"saving to {path}",
         lambda: state_dict_saver.save(
@@ -156,7 +183,7 @@ def _write(path: Path, entries: Entries, states: dict[str, tuple[int, int]], con
             no_dist=control.group is None,
         ),
     )
-    pointer = folder.Pointer(format=folder.FORMAT, data=data, rng_state=states)
+    pointer = msgspec.structs.replace(pointer, data=data, token=token)
     control.settle(lambda: folder.publish(path, pointer), "completing a checkpoint")
 
 

@@ -1,8 +1,8 @@
 """Modules on the meta device: each rank makes its pieces, and no rank the whole model.
 
 Values come from a checkpoint (:mod:`hap.runtime.weights`), else from the module's own initialisation, on rank 0 and in
-parts: submodules that are small beside the whole, with all that they hold. The order is that of one device, and so
-are the random numbers.
+parts: submodules that are small beside the whole, with all that they hold. What a module holds is initialised before
+the module itself, as constructors do, and so random numbers are those of constructors that only initialise.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import Any, cast
 
 import torch
@@ -170,19 +171,18 @@ def _initialiser(root: nn.Module, path: str) -> Callable[[nn.Module], Any] | Non
         above = root.get_submodule(".".join(names[:end]))
         if _is_hugging_face(above):
             return cast(Callable[[nn.Module], Any], above._init_weights)
-    if callable(getattr(root.get_submodule(path), "reset_parameters", None)):
-        return lambda part: part.reset_parameters()  # type: ignore[operator]
+    # Torch's own attention has a private one alone.
+    for method in ("reset_parameters", "_reset_parameters"):
+        if callable(getattr(root.get_submodule(path), method, None)):
+            return methodcaller(method)
     return None
 
 
-def _ordered(module: nn.Module, path: str, *, last: bool) -> Iterator[tuple[str, nn.Module]]:
-    """A module before all that it holds, or behind it."""
-    if not last:
-        yield path, module
+def _ordered(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """A module behind all that it holds."""
     for name, child in module.named_children():
-        yield from _ordered(child, f"{path}.{name}" if path else name, last=last)
-    if last:
-        yield path, module
+        yield from _ordered(child, f"{path}.{name}" if path else name)
+    yield path, module
 
 
 def _parts(twin: nn.Module, sizes: dict[int, int]) -> Iterator[_Part]:
@@ -205,7 +205,7 @@ def _parts(twin: nn.Module, sizes: dict[int, int]) -> Iterator[_Part]:
         if joint or size <= at_once:
             deep.add(path)
     done: set[str] = set()
-    for path, part in _ordered(twin, "", last=_is_hugging_face(twin)):
+    for path, part in _ordered(twin, ""):
         names = path.split(".") if path else []
         above = [top for end in range(len(names) + 1) if (top := ".".join(names[:end])) in deep]
         if not above and _tensors(part, deep=False):
@@ -241,7 +241,7 @@ def _fill(twin: nn.Module, part: _Part, fresh: dict[int, torch.Tensor], names: d
         for value in [fresh[key] if key in fresh else torch.empty_like(tensor.detach())]
     }
     copied = copy.deepcopy(part.module, memo)
-    ordered = list(_ordered(copied, part.path, last=_is_hugging_face(twin))) if part.deep else [(part.path, copied)]
+    ordered = list(_ordered(copied, part.path)) if part.deep else [(part.path, copied)]
     with torch.no_grad():
         for path, one in ordered:
             initialise = _initialiser(twin, path)

@@ -192,7 +192,8 @@ def parallelize(
 
     Args:
         module: the module, with its parameters in memory, or on the meta device: then each rank makes its shards only,
-            from ``weights``, or by the submodules' ``reset_parameters`` (Hugging Face's ``_init_weights``).
+            from ``weights``, or by the submodules' ``reset_parameters``, innermost first (Hugging Face's
+            ``_init_weights``).
         devices: a cluster, or its devices in rank order. By default those of ``plan``, or else what there is: measured
             in some seconds, and remembered (:mod:`hap.profiling.cache`).
         example_inputs: positional arguments of one global batch: plans now; without them the first call plans.
@@ -222,6 +223,7 @@ def parallelize(
     if not isinstance(module, nn.Module):
         raise HapError(f"expected a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, ParallelModule):
+        module._hap_session.check_whole()
         raise HapError("the module is parallel already: call hap.parallelize once")
     check_examples(() if example_inputs is None else example_inputs, example_kwargs)
     asked: dict[str, object] = {"forbidden_axes": forbidden_axes, "required_axis": required_axis}
@@ -276,9 +278,10 @@ def parallelize(
             with torch.enable_grad():
                 session.prepare(Call(tuple(example_inputs or ()), dict(example_kwargs or {}), session.device))
         except Exception:
-            # Nothing has been placed yet: the user gets the module back as it was.
-            module.__class__ = kind
-            del module._hap_session
+            if session.failure is None:
+                # Nothing has been placed yet: the user gets the module back as it was.
+                module.__class__ = kind
+                del module._hap_session
             raise
     return module
 

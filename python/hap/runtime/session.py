@@ -113,6 +113,7 @@ class Session:
     Attributes:
         synchronising: whether the backwards of calls reduce gradients: not under ``no_sync``.
         sums: of the gradients of microbatches.
+        failure: why parameters and buffers are placed in part only, where they are.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class Session:
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._inspected: dict[tuple[Any, ...], Inspected] = {}
         self._stored: dict[str, Layout] | None = None
+        self.failure: str | None = None
         self._places = [
             (f"{path}.{key}" if path else key, table, key)
             for path, part in module.named_modules()
@@ -164,6 +166,7 @@ class Session:
             RuntimeMismatchError: the ranks call the module with different inputs; on all ranks.
             HapError: the module was changed since it was taken; on all ranks.
         """
+        self.check_whole()
         flags = tuple(self.twin.flags())
         inspected = self._inspected.setdefault((call.key, flags), Inspected())
         values = inspected.values(call.tensors)
@@ -285,8 +288,12 @@ class Session:
             self.control.together(
                 lambda: check_replaceable(self.module, stored if self.group.size > 1 else {}), "replacing parameters"
             )
-            place(self.module, stored, self.group)
-            materialise(self.module, self.twin.module, stored, self.group, self.control, self.device, self.weights)
+            try:
+                place(self.module, stored, self.group)
+                materialise(self.module, self.twin.module, stored, self.group, self.control, self.device, self.weights)
+            except Exception as error:
+                self.failure = f"{type(error).__name__}: {error}"
+                raise
             self._stored = stored
             return
         for name, one in stored.items():
@@ -338,6 +345,18 @@ class Session:
     def placed(self) -> bool:
         """Whether the first plan has placed parameters and buffers."""
         return self._stored is not None
+
+    def check_whole(self) -> None:
+        """Raise where parameters and buffers were left half placed: some are whole, some shards, some without values.
+
+        Raises:
+            HapError: says why.
+        """
+        if self.failure is not None:
+            raise HapError(
+                f"the module was left half made, as placing its parameters failed ({self.failure}): make it anew, and "
+                "call hap.parallelize with that"
+            )
 
     def layouts(self) -> dict[int, Layout]:
         """How parameters and buffers lie, by identity, as a tensor may have several names; whole where none is held."""
