@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from hap.runtime.optimisers import NOT_ELEMENTWISE
+from hap.runtime import optimisers
+from hap.runtime.optimisers import is_known, refused_name
 
 WAYS: dict[str, list[dict[str, Any]]] = {
     "SGD": [{"momentum": 0.9, "nesterov": True}, {"fused": True, "momentum": 0.9}, {"foreach": True}],
@@ -44,7 +45,8 @@ def whole() -> torch.Tensor:
 
 def test_all_are_known() -> None:
     # SparseAdam is for sparse gradients, which hap makes none of, and says so itself.
-    assert set(KINDS) - NOT_ELEMENTWISE == {*WAYS, "SparseAdam"}
+    assert {name for name, kind in KINDS.items() if refused_name(kind) is None} == {*WAYS, "SparseAdam"}
+    assert {name for name, kind in KINDS.items() if is_known(kind)} == {*WAYS, "SparseAdam"}
     with pytest.raises(RuntimeError, match="SparseAdam does not support dense gradients"):
         trained(torch.optim.SparseAdam, [whole()], {})
 
@@ -62,3 +64,37 @@ def test_what_is_refused_would_differ(name: str) -> None:
     expected = trained(KINDS[name], [whole()], {})
     found = trained(KINDS[name], list(whole().split([3, 5])), {})
     assert float((found - expected).abs().max()) > 1e-4
+
+
+def test_refused_by_name() -> None:
+    for name in (
+        "Adafactor", "Adam_mini", "AdamMini", "CAME", "DAdaptAdam", "DistributedShampoo", "FusedLAMB", "FusedNovoGrad",
+        "GSAM", "GaLoreAdamW8bit", "LAMB8bit", "LARC", "MuonWithAuxAdam", "NVLAMB", "Prodigy", "PytorchLARS",
+        "Ranger21", "SAM", "SM3", "SOAP", "Shampoo", "SingleDeviceMuon", "StableAdamW",
+    ):  # fmt: skip
+        assert refused_name(type("Own", (type(name, (torch.optim.Adam,), {}),), {})) == name
+    for name in ("AdamW", "LambdaAdam", "AdamWScheduleFree", "SophiaG", "Lion", "Adan", "Sample", "Apollonia"):
+        assert refused_name(type(name, (torch.optim.Optimizer,), {})) is None
+
+
+class Steepest(torch.optim.Optimizer):
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.sub_(parameter.grad, alpha=0.1)
+
+
+class SteepestSGD(torch.optim.SGD):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Steepest, SteepestSGD])
+def test_of_unknown_ones_there_is_one_warning(kind: Any, recwarn: pytest.WarningsRecorder) -> None:
+    whole, shard = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimisers.watch()
+    optimisers.mark(shard, "weight", sharded=True)
+    for parameter, expected in ((whole, 0), (shard, 1), (shard, 1)):
+        parameter.grad = torch.ones(2)
+        kind([parameter], {} if kind is Steepest else 0.1).step()
+        found = [one for one in recwarn if "hap does not know the optimiser Steepest" in str(one.message)]
+        assert len(found) == (expected if kind is Steepest else 0)

@@ -1,6 +1,7 @@
 """Makes PyTorch's optimisers and gradient scaler right for parameters that lie on several devices, or refuses them.
 
-* An optimiser that would compute something else on a shard of a parameter than on the whole is refused at its step.
+* An optimiser that would compute something else on a shard of a parameter than on the whole is refused at its step, by
+  its class's name; of one that is not known there is a warning.
 * So is a step while gradients wait for their reduction (:mod:`hap.runtime.accumulate`); ``zero_grad`` drops those.
 * :class:`torch.amp.GradScaler` skips a step on every rank where any of them has found an overflow.
 
@@ -11,6 +12,8 @@ Optimisers without parameters of hap's are left as they are.
 from __future__ import annotations
 
 import functools
+import re
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -23,12 +26,25 @@ from hap.runtime.agree import process_group
 from hap.runtime.group import Group
 from hap.runtime.requests import AllReduce
 
-NOT_ELEMENTWISE = frozenset({
-    "APOLLO", "Adafactor", "CAME", "DAdaptAdaGrad", "DAdaptAdam", "DAdaptLion", "DAdaptSGD", "DistributedShampoo",
-    "GaLoreAdafactor", "GaLoreAdamW", "KFAC", "Kron", "LAMB", "LARC", "LARS", "LBFGS", "Lamb", "Lars", "Muon",
-    "NovoGrad", "Prodigy", "Ranger", "SAM", "SM3", "SOAP", "Shampoo",
-})  # fmt: skip
+_REFUSED = re.compile(
+    # Families, with all that bears their name (FusedLAMB, LARS8bit, MuonWithAuxAdam); then single classes.
+    r"adafactor|adahessian|adalomo|adam_?mini|conda|d_?adapt|dion|galore|kfac|lamb(?!da)|larc|lars|lbfgs|muon|novograd"
+    r"|prodigy|psgd|ranger|sam$|scion|shampoo|soap|stable"
+    r"|^(adai|adalite|adamp|aida|alice|alig|amos|apollo|came|demo|dog|dowg|fadam|fira|fromage|kron|ldog|mars|nero"
+    r"|onebitadam|racs|sgdp|sm3|splus|tam|zerooneadam)$",
+    re.IGNORECASE,
+)
 """Names of classes whose step depends on a whole parameter, or on all of them: norms, factors, inner products."""
+
+_ELEMENTWISE = frozenset({
+    # torch.optim
+    "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
+    # others
+    "AdEMAMix", "AdaBelief", "AdamWScheduleFree", "AggMo", "AnyPrecisionAdamW", "DeepSpeedCPUAdam", "FusedAdagrad",
+    "FusedAdam", "FusedSGD", "LaProp", "Lion", "MADGRAD", "QHAdam", "RAdamScheduleFree", "SGDScheduleFree", "Sophia",
+    "SophiaG", "Tiger", "Yogi",
+})  # fmt: skip
+"""Names of classes that work element by element."""
 
 _MARK = "_hap_mark"
 
@@ -97,15 +113,38 @@ def _before_step(optimiser: torch.optim.Optimizer, *_: Any) -> None:
         HapError: it is not element-wise and holds a shard, or gradients wait for their reduction.
     """
     parameters = _parameters(optimiser)
-    refused = next((kind.__name__ for kind in type(optimiser).__mro__ if kind.__name__ in NOT_ELEMENTWISE), None)
-    if refused is not None:
-        for parameter in parameters:
-            found = mark_of(parameter)
-            if found is not None and found.sharded:
-                raise HapError(
-                    f'{refused} does not work element by element, but "{found.name}" is split over the devices: its '
-                    "step would differ from one device's. Take an element-wise optimiser (SGD, Adam, AdamW, RMSprop, "
-                    "...), or keep all parameters that it trains whole on every device, by hap.parallelize(..., "
-                    f'pin={{"{found.name}": torch.distributed.tensor.Replicate()}})'
-                )
+    shard = next((one for parameter in parameters if (one := mark_of(parameter)) is not None and one.sharded), None)
+    if shard is not None:
+        refused = refused_name(type(optimiser))
+        if refused is not None:
+            raise HapError(
+                f'{refused} does not work element by element, but "{shard.name}" is split over the devices: its '
+                "step would differ from one device's. Take an element-wise optimiser (SGD, Adam, AdamW, RMSprop, "
+                "...), or keep all parameters that it trains whole on every device, by hap.parallelize(..., "
+                f'pin={{"{shard.name}": torch.distributed.tensor.Replicate()}})'
+            )
+        if not is_known(type(optimiser)):
+            _warn_of(type(optimiser).__name__)
     check_reduced(parameters, f"{type(optimiser).__name__}'s step")
+
+
+def refused_name(kind: type) -> str | None:
+    """The name of an optimiser's class, or of one that it derives from, by which it is refused."""
+    return next((one.__name__ for one in kind.__mro__ if _REFUSED.search(one.__name__)), None)
+
+
+def is_known(kind: type[torch.optim.Optimizer]) -> bool:
+    """Whether the class that an optimiser's step comes from is known to work element by element."""
+    # PyTorch wraps the step of every class whose optimisers are made, and keeps its name.
+    return kind.step.__qualname__.split(".")[-2] in _ELEMENTWISE
+
+
+@functools.cache
+def _warn_of(kind: str) -> None:
+    """Once for each name of a class."""
+    warnings.warn(
+        f"hap does not know the optimiser {kind}. Its step must work element by element, as parameters are "
+        "split over the devices: no norm, mean or factor of a whole parameter, and none over several. Else train by "
+        "another one, or keep what it trains whole on every device, by hap.parallelize(..., pin=)",
+        stacklevel=2,
+    )
