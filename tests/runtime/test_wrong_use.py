@@ -301,6 +301,38 @@ def _optimisers(rank: int) -> None:
         torch.optim.LBFGS(model.parameters()).step(lambda: 0.0)
 
 
+def _states(rank: int) -> None:
+    """A rank's own state goes back; another rank's, another plan's and a whole one are refused."""
+    pins: list[dict[str, Any]] = [{"layers.1.weight": Shard(0)}, {"layers.1.weight": Shard(1)}]
+    whole = models.mlp(torch.float32)[0].state_dict()
+    devices = hap.Cluster([hap.Device(flops=1e9, memory_bandwidth=1e9, memory=1e9)] * 2)
+    several = []
+    for pin in pins:
+        module, args, _ = models.mlp(torch.float32)
+        several.append(hap.parallelize(module, devices, args, pin=pin))
+    model, other = several
+    written = io.BytesIO()
+    torch.save(model.state_dict(), written)
+    states: list[Any] = [None] * 2
+    torch.distributed.all_gather_object(states, written.getvalue())
+    mine, theirs = (torch.load(io.BytesIO(states[each])) for each in (rank, 1 - rank))
+    assert mine["layers.1.weight"].shape == theirs["layers.1.weight"].shape
+    before = model.state_dict()["layers.1.weight"].clone()
+    for target, state, text in (
+        (model, theirs, f"the shards of rank {1 - rank} of 2 .* and this is rank {rank} of 2"),
+        (other, mine, f"the shards of rank {rank} of 2 .* and this is rank {rank} of 2"),
+        (model, whole, r'the whole "layers\.1\.weight", and this rank has a shard'),
+        (nn.ModuleList([model]), nn.ModuleList([other]).state_dict(), "the shards of rank"),
+    ):
+        with pytest.raises(HapError, match=text):
+            target.load_state_dict(state)
+    assert torch.equal(model.state_dict()["layers.1.weight"], before)
+    with torch.no_grad():
+        model.layers[1].weight.zero_()
+    assert not model.load_state_dict(mine).missing_keys
+    assert torch.equal(model.state_dict()["layers.1.weight"], before)
+
+
 def _changed_on_one_rank(rank: int) -> str:
     module, args, _ = models.mlp(torch.float32)
     model = hap.parallelize(module, jobs.cluster(2), args)
@@ -317,6 +349,7 @@ def test_two_ranks() -> None:
         for message in launcher.run(_held_parameter):
             assert "cannot become a shard in place" in message
         launcher.run(_optimisers)
+        launcher.run(_states)
         launcher.run(_loss_outside)
         first, second = launcher.run(_changed_on_one_rank)
         assert "changed on rank 1" in first

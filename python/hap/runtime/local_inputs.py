@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from hap.runtime.collectives import Along
+from hap.runtime.placing import Layout
+
 
 @dataclass(frozen=True, slots=True)
 class LocalInput:
@@ -40,3 +43,8 @@ class LocalInput:
     def pin_memory(self) -> LocalInput:
         """As :meth:`torch.Tensor.pin_memory`; called by ``DataLoader(pin_memory=True)``."""
         return LocalInput(self.tensor.pin_memory())
+
+
+def share_layout(shape: tuple[int, ...], units: tuple[int, ...]) -> Layout:
+    """How a global batch lies when each rank brings some samples."""
+    return Layout(shape, tuple((count, *shape[1:]) for count in units), Along(0, ((1, 1),), units))

@@ -18,11 +18,11 @@ from hap.planning.pins import Pins, as_given, read_pins
 from hap.profiling.cache import profiled
 from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
-from hap.runtime.collectives import Along, re_split
+from hap.runtime.collectives import re_split
 from hap.runtime.group import Group
 from hap.runtime.hardware import check_hardware
-from hap.runtime.local_inputs import LocalInput
-from hap.runtime.placing import Layout
+from hap.runtime.local_inputs import LocalInput, share_layout
+from hap.runtime.local_state import check, note
 from hap.runtime.schedule import Property
 from hap.runtime.session import Prepared, Session, device_of
 from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
@@ -123,6 +123,16 @@ class ParallelModule(nn.Module):
         """As of any module; also drops what was accumulated under :meth:`no_sync`."""
         super().zero_grad(set_to_none)
         self._hap_session.sums.forget(list(self.parameters()))
+
+    def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> Any:
+        """As of any module, with this rank's shards: for this rank under this plan. Elsewhere :func:`hap.save`."""
+        state = super().state_dict(*args, prefix=prefix, **kwargs)
+        note(state, prefix, self._hap_session)
+        return state
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
+        check(state_dict, prefix, local_metadata, self._hap_session)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def full_parameter(self, name: str) -> torch.Tensor:
         """The whole of a parameter or buffer on every rank. A collective: all ranks must call it."""
@@ -358,11 +368,6 @@ def _piece(
             return re_split(value, name=name, shape=shape, source=given.along, target=layout.along, group=session.group)
         value = given.gather(value, name, session.group)
     return layout.share(value, rank)
-
-
-def share_layout(shape: tuple[int, ...], units: tuple[int, ...]) -> Layout:
-    """How a global batch lies when each rank brings some samples."""
-    return Layout(shape, tuple((count, *shape[1:]) for count in units), Along(0, ((1, 1),), units))
 
 
 def _outputs(session: Session, prepared: Prepared, results: list[torch.Tensor], state: dict[str, torch.Tensor]) -> Any:
