@@ -157,14 +157,17 @@ def refused(rank: int, shares: list[int], saved: str) -> None:
         hap.load(own if rank else saved, {"model": plain})
 
 
-def save_for_ever(folder: str, ready: Any) -> None:
+def save_for_ever(folder: str, ready: Any, rank: int, ranks: int) -> None:
     """Saves states, each full of one number, until it is killed."""
     torch.set_num_threads(1)
+    if ranks > 1:
+        store = f"file://{folder}.store"
+        torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
     module = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
     for number in range(1, 10_000):
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.fill_(number)
         hap.save(folder, {"model": module, "number": number})
-        if number == 1:
+        if number == 1 and rank == 0:
             os.write(ready, b".")
