@@ -18,6 +18,21 @@ from typing import Any
 import torch.multiprocessing as multiprocessing
 
 
+# Ranks are copies of one process that has imported what takes seconds: what tracing uses, and Hugging Face's models.
+PRELOADED = [
+    "hap",
+    "hap.trace.route",
+    "hap.rules",
+    "torch._dynamo",
+    "torch._export",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.decomposition",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+]
+
+
 class RankError(AssertionError):
     """Some ranks raised, died or did not answer in time; ``errors`` holds what each rank raised, by rank."""
 
@@ -54,7 +69,8 @@ class Launcher:
     def __init__(self, size: int, timeout: float = 60.0) -> None:
         self.size = size
         self.timeout = timeout
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
         port = _free_port()
         self.channels: list[Connection] = []
         self.processes = []
