@@ -17,7 +17,6 @@ from typing import Any
 
 import torch.multiprocessing as multiprocessing
 
-
 # Ranks are copies of one process that has imported what takes seconds: what tracing uses, and Hugging Face's models.
 PRELOADED = [
     "hap",
