@@ -256,17 +256,6 @@ def test_copies_of_a_parallel_module() -> None:
     torch.save(model.state_dict(), io.BytesIO())
 
 
-def test_sampler_of_another_rank() -> None:
-    model, args = alone()
-    dataset = torch.utils.data.TensorDataset(*args)
-    with pytest.raises(HapError, match="rank: expected 0 to 0"):
-        hap.DistributedSampler(dataset, model, batch_size=2, rank=1)
-    sampler = hap.DistributedSampler(dataset, model, batch_size=2)
-    for samples in ([], [dataset[0]]):
-        with pytest.raises(HapError, match="no dimensions"):
-            sampler.collate(samples, lambda _: torch.tensor(1.0))
-
-
 def _held_parameter(rank: int) -> str:
     module, args, _ = models.mlp(torch.float32)
     before = {name: (parameter, parameter.detach().clone()) for name, parameter in module.named_parameters()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from hap.runtime.collectives import Along
 from hap.runtime.placing import Layout
+from hap.trace.inputs import map_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,18 @@ class LocalInput:
     def pin_memory(self) -> LocalInput:
         """As :meth:`torch.Tensor.pin_memory`; called by ``DataLoader(pin_memory=True)``."""
         return LocalInput(self.tensor.pin_memory())
+
+
+def marked(value: Any, mark: Callable[[torch.Tensor], LocalInput] = LocalInput) -> Any:
+    """A tensor, or those in containers at any depth, as shares; what is one already, and constants, stay.
+
+    Raises:
+        TraceError: there is an object that hap cannot open, which may hold tensors.
+    """
+    ((made,), _) = map_inputs(
+        lambda one: mark(one) if isinstance(one, torch.Tensor) else one, (value,), None, also=(LocalInput,)
+    )
+    return made
 
 
 def share_layout(shape: tuple[int, ...], units: tuple[int, ...]) -> Layout:

@@ -21,7 +21,7 @@ from hap.runtime.agree import Control, process_group
 from hap.runtime.collectives import re_split
 from hap.runtime.group import Group
 from hap.runtime.hardware import check_hardware
-from hap.runtime.local_inputs import LocalInput, share_layout
+from hap.runtime.local_inputs import marked, share_layout
 from hap.runtime.local_state import check, note
 from hap.runtime.schedule import Property
 from hap.runtime.session import Prepared, Session, device_of
@@ -30,7 +30,7 @@ from hap.runtime.shards import named_state
 from hap.runtime.signature import Call
 from hap.runtime.step import Backward, StepFunction
 from hap.runtime.weights import Weights
-from hap.trace.inputs import check_examples, map_inputs
+from hap.trace.inputs import check_examples
 
 if TYPE_CHECKING:
     from hap.cluster import Device
@@ -86,13 +86,8 @@ class ParallelModule(nn.Module):
 
         ``model(*model.local_inputs(x, y))``. One input comes back bare, several as a tuple.
         """
-        marked, _ = map_inputs(
-            lambda value: LocalInput(value) if isinstance(value, torch.Tensor) else value,
-            inputs,
-            None,
-            also=(LocalInput,),
-        )
-        return marked[0] if len(marked) == 1 else marked
+        shares = tuple(marked(value) for value in inputs)
+        return shares[0] if len(shares) == 1 else shares
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
