@@ -40,7 +40,7 @@ class RankError(AssertionError):
         self.errors = errors
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -70,7 +70,7 @@ class Launcher:
         self.timeout = timeout
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        port = _free_port()
+        port = free_port()
         self.channels: list[Connection] = []
         self.processes = []
         for rank in range(size):

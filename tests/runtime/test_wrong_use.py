@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 import time
 import weakref
 from typing import Any
@@ -15,6 +16,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 import hap
 from hap.errors import CommunicationError, HapError, PlanError, RuntimeMismatchError
+from hap.runtime import versions
 from hap.runtime.agree import Control
 from hap.runtime.session import SLOW_PLANNING
 from tests import models
@@ -127,16 +129,42 @@ def _one_cannot_trace(rank: int) -> str:
     return "no error"
 
 
-def _train_until_error(rank: int) -> str:
+def _different_starts(rank: int) -> dict[str, str]:
+    """What is said where one rank starts otherwise than the other, in each of several ways."""
+    module, args, _ = models.mlp(torch.float32)
+    plan = hap.plan(copy.deepcopy(module), devices=jobs.cluster(2), example_inputs=args)
+    other = hap.plan(copy.deepcopy(module), devices=jobs.cluster(2), example_inputs=[x[:4] for x in args])
+    found = {}
+
+    def start(name: str, devices: Any, examples: Any = args, **options: Any) -> None:
+        with pytest.raises(RuntimeMismatchError) as error:
+            hap.parallelize(module, devices, examples, **options)
+        found[name] = str(error.value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "__version__", f"3.{rank}.0")
+        start("torch", jobs.cluster(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(versions, "code_fingerprint", lambda: f"code {rank}")
+        start("code", jobs.cluster(2))
+    start("plan", jobs.cluster(2), plan=(None, plan)[rank])
+    start("another plan", jobs.cluster(2), plan=(plan, other)[rank])
+    start("number of devices", jobs.cluster(2 + rank))
+    start("devices", jobs.cluster(2) if rank else ["V100", "P100"])
+    start("examples", jobs.cluster(2), (args, None)[rank])
+    start("shapes", jobs.cluster(2), [x[: 6 - rank] for x in args])
+    start("pins", jobs.cluster(2), pin={"layers.1.weight": Shard(rank)})
+    hap.parallelize(module, jobs.cluster(2), args)(*args).backward()
+    return found
+
+
+def _one_trains_longer(rank: int) -> str:
     module, args, _ = models.mlp(torch.float32)
     model = hap.parallelize(module, jobs.cluster(2), args)
-    torch.distributed.barrier()
-    if rank == 1:
-        return "ready"
     try:
-        for _ in range(1000):
+        for _ in range(2 - rank):
             model(*args).backward()
-    except HapError as error:
+    except CommunicationError as error:
         return str(error)
     return "no error"
 
@@ -154,15 +182,24 @@ def test_ranks_that_differ() -> None:
         first, second = launcher.run(_one_cannot_trace)
         assert first.startswith("RuntimeMismatchError: tracing the module failed on rank 1")
         assert second.startswith("TraceError")
-
-
-@pytest.mark.timeout(300)
-def test_a_rank_that_dies() -> None:
-    with Launcher(2, timeout=20.0) as launcher:
-        launcher.send(_train_until_error)
-        assert launcher.receive(1) == "ready"
-        launcher.kill(1)
-        assert "failed on rank 0 of ranks 0 to 1" in launcher.receive(0)
+        first, second = launcher.run(_different_starts)
+        assert first == second
+        assert "differ in the version of torch (hap.parallelize): rank 0: 3.0.0; rank 1: 3.1.0" in first["torch"]
+        assert re.search(r"differ in the code of hap .*rank 0: version .*, code 0; rank 1: .*, code 1", first["code"])
+        assert re.search(r"differ in plan= .*rank 0: none; rank 1: a plan with the hash \w+", first["plan"])
+        assert re.search(r"differ in plan= .*rank 0: a plan with the hash \w+; rank 1: a plan", first["another plan"])
+        assert "differ in devices=" in first["number of devices"]
+        assert re.search(r"differ in devices= .*rank 0: .*V100", first["devices"])
+        assert "differ in whether example inputs are given" in first["examples"]
+        assert re.search(r'differ in the input "args.0" .*rank 0: \(6, 8\).*rank 1: \(5, 8\)', first["shapes"])
+        assert re.search(r"differ in pin= or forbid= .*rank 0: .*Shard\(0\).*rank 1: .*Shard\(1\)", first["pins"])
+        # Last, as it ends a process.
+        launcher.send(_one_trains_longer)
+        assert launcher.receive(1) == "no error"
+        launcher.channels[1].send(None)
+        message = launcher.receive(0)
+        assert "comparing the ranks' inputs failed on rank 0 of ranks 0 to 1" in message
+        assert "when asked: rank 1: its process has ended" in message
 
 
 class LogitsAndLoss(nn.Module):

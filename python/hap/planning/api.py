@@ -188,7 +188,7 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
         fingerprints=Fingerprints(
             graph=axes.fingerprint,
             cluster=hashlib.sha256(cluster.encode()).hexdigest(),
-            hap=_version(),
+            hap=version(),
             torch=str(torch.__version__),
         ),
         axes={axis: size for axis, size in problem.sizes.items() if axis not in problem.classes},
@@ -216,7 +216,7 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
     )
 
 
-def _version() -> str:
+def version() -> str:
     """The installed version of hap."""
     try:
         return importlib.metadata.version("hap-spmd")

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from hap.errors import CommunicationError, HapError, RuntimeMismatchError
+from hap.errors import HapError, RuntimeMismatchError
+from hap.runtime.failure import entering, failed, leaving
+from hap.units import ranks_text as ranks_text
 
 T = TypeVar("T")
 
@@ -113,23 +115,17 @@ class Control:
                 raise RuntimeMismatchError(f"the ranks differ in {key} ({what}): {sides}. All ranks must run the same.")
 
     def _carry_out(self, what: str, communicate: Callable[[], Any], hint: str = "") -> None:
+        entering(what)
         try:
             communicate()
         except RuntimeError as error:
-            raise CommunicationError(
-                f"{what} failed on rank {self.rank} of ranks 0 to {self.size - 1}: {error}. "
-                f"Most often another rank has stopped: look for the first error among all ranks.{hint and ' '}{hint}"
-            ) from error
+            raise failed(what, self.rank, self.size, error, hint) from error
+        leaving()
 
 
 def _backends(group: dist.ProcessGroup) -> dict[str, Any]:
     """A group's backends by type of device; ``dist.get_backend`` knows but one name for all of them."""
     return {device.type: group._get_backend(device) for device in group._device_types}
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """``rank 1`` or ``ranks 0, 2``."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
 
 
 def _portable(error: Exception) -> Exception:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hap.errors import CommunicationError
+from hap.runtime.failure import entering, failed, leaving
 from hap.runtime.requests import AllGather, AllReduce, AllToAll, Broadcasts, Reduces, ReduceScatter, Request, Steps
 
 # Renamed in torch 2.13, where the old names warn.
@@ -47,21 +47,20 @@ class Group:
         """Carry the requests of ``steps`` out and return its result.
 
         Raises:
-            CommunicationError: the backend failed; names ``name`` and the ranks.
+            CommunicationError: the backend failed; names ``name`` and the ranks, and says where the others are.
         """
         answer: Any = None
+        entering(name)
         while True:
             try:
                 request = steps.send(answer)
             except StopIteration as stop:
+                leaving()
                 return stop.value  # type: ignore[no-any-return]
             try:
                 answer = self.request(request)
             except RuntimeError as error:
-                raise CommunicationError(
-                    f"{name} failed on rank {self.rank} of ranks 0 to {self.size - 1}: {error}. "
-                    "Most often another rank has stopped: look for the first error among all ranks."
-                ) from error
+                raise failed(name, self.rank, self.size, error) from error
 
     def start(self, buffer: torch.Tensor) -> Callable[[], object]:
         """Begins an all-reduce of a buffer in place; what is returned waits for its end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from hap.profiling.cache import profiled
 from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
 from hap.runtime.collectives import re_split
+from hap.runtime.failure import watch
 from hap.runtime.group import Group
 from hap.runtime.hardware import check_hardware
 from hap.runtime.local_inputs import marked, share_layout
@@ -29,6 +31,7 @@ from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
 from hap.runtime.shards import named_state
 from hap.runtime.signature import Call
 from hap.runtime.step import Backward, StepFunction
+from hap.runtime.versions import versions
 from hap.runtime.weights import Weights
 from hap.trace.inputs import check_examples
 
@@ -236,16 +239,30 @@ def parallelize(
     for argument, given in asked.items():
         if plan is not None and given:
             raise HapError(f"{argument}= has no effect on a plan made before: give it to hap.plan")
-    read_pins(pin, forbid)
     optimiser = optimiser_tensors(optimiser) + int(accumulation)
+    same = {
+        "plan=": "none"
+        if plan is None
+        else f"a plan with the hash {hashlib.sha256(plan.to_json().encode()).hexdigest()[:16]}",
+        "whether example inputs are given": str(example_inputs is not None or example_kwargs is not None),
+        "forbidden_axes=": str(sorted(forbidden_axes)),
+        "required_axis=": str(required_axis),
+        "pin= or forbid=": ", ".join(map(str, read_pins(pin, forbid))),
+        "optimiser= or accumulation=": f"{optimiser} tensors a parameter, accumulation={accumulation}",
+        "whether weights= are given": str(weights is not None),
+    }
     if plan is not None:
         optimiser = plan.optimiser_tensors
         forbidden_axes, required_axis = plan.forbidden_axes, plan.required_axis
         pin, forbid = as_given(plan.pin), as_given(plan.forbid)
     given = plan.cluster if devices is None and plan is not None else devices
     known = None if given is None else Cluster.of(given)
-    ranks = process_group(None if known is None else len(known.devices))
+    same["devices="] = "none" if known is None else known.to_json()
+    ranks = process_group(None)
     control, group = Control(ranks), Group(ranks)
+    watch(control)
+    control.same(versions() | same, "hap.parallelize")
+    process_group(None if known is None else len(known.devices))
     cluster = profiled(control, device_of(module)) if known is None else known
 
     def make_plan(axes: AxisGraph, placements: dict[str, Placements], fixed: Splits) -> str:
