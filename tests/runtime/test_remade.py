@@ -173,7 +173,8 @@ class Drawn(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.hap.dropout.default:
-            self.calls.append((args[0], result))
+            # Clones: the memory may be written to where nothing needs it any more.
+            self.calls.append((args[0].clone(), result.clone()))
         return result
 
 

@@ -22,6 +22,8 @@ from hap.program import Convert, Placements, Program, Splits
 from hap.rules.local import AllGather, AllReduce, Collective, Shift, Stack, Value, replace_values
 from hap.runtime import collectives
 from hap.runtime.collectives import Along
+from hap.runtime.passes import improve
+from hap.runtime.passes.values import note
 from hap.runtime.placing import along
 from hap.runtime.schedule import Apply, Asked, Given, Property, Schedule, Step, arrange
 
@@ -113,6 +115,7 @@ def lower(
     emitter = _Emitter(rewrite, [given.gains for given in schedule.inputs])
     emitter.steps(schedule.forward)
     forward_graph = emitter.finish([*(one.needs for one in schedule.outputs), *saved])
+    improve(forward_graph, backward_graph, len(saved))
     return LocalProgram(
         rank,
         forward_graph,
@@ -176,6 +179,10 @@ class _Rewrite:
         placements = tuple(parse(text) for text in prop.placements)
         return self.axes.local_shape(prop.tensor, placements, self.splits, self.rank)
 
+    def note(self, node: fx.Node, prop: Property) -> None:
+        """Note what a node's value is, for the passes."""
+        note(node, self.shape(prop), self.axes.graph.tensors[prop.tensor].dtype)
+
 
 class _Emitter:
     """Writes one graph, node by node."""
@@ -190,6 +197,7 @@ class _Emitter:
             node = self.graph.create_node("placeholder", "input", name=tensors[prop.tensor].name)
             # Both stand in the code; names of tensors need not be identifiers, names of nodes are.
             node.target = node.name
+            rewrite.note(node, prop)
             self.values.setdefault(prop, node)
         self.inputs = dict(self.values)
         self.group = self.graph.create_node("placeholder", "group")
@@ -238,6 +246,7 @@ class _Emitter:
                 (value,) = call.results
                 made[value] = self.graph.create_node("call_function", call.target, args, kwargs, name=names.get(value))
         for value, prop in zip(code.results, step.gains, strict=True):
+            rewrite.note(made[value], prop)
             self.values.setdefault(prop, made[value])
 
     def inside(self, collective: Collective, value: fx.Node, name: str) -> fx.Node:
