@@ -58,6 +58,14 @@ def test_dropout(launcher: Launcher) -> None:
             torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.timeout(400)
+def test_shares_of_python_sources(launcher: Launcher) -> None:
+    expected = training.reading(0, 0)
+    assert expected[-1] < 0.8 * expected[0]
+    for losses in launcher.run(training.reading, 3, limit=300):
+        assert losses == pytest.approx(expected, rel=1e-5)
+
+
 def together(rank: int, ranks: int) -> None:
     """Norms over several modules and a parameter of none; ranks that disagree; other optimisers; bfloat16."""
     batch = training.batches(30, 1)[0]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import multiprocessing
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, DistributedSampler
 
 import hap
 from hap.runtime.optimisers import mark_of
@@ -162,6 +166,65 @@ def overflow(model: nn.Module, several: bool) -> None:
         shard = next(one for one in model.parameters() if (mark := mark_of(one)) and mark.sharded and one.numel())
         assert shard.grad is not None
         shard.grad.view(-1)[0] = float("inf")
+
+
+class Reader(nn.Module):
+    """Of texts, byte by byte: a causal transformer of one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(128, 24)
+        self.places = nn.Parameter(torch.zeros(16, 24))
+        self.before, self.after = nn.LayerNorm(24), nn.LayerNorm(24)
+        self.mixed, self.output = nn.Linear(24, 72), nn.Linear(24, 24)
+        self.head = nn.Linear(24, 128)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        x = self.bytes(text[:, :-1]) + self.places
+        parts = [part.unflatten(2, (3, 8)).transpose(1, 2) for part in self.mixed(self.before(x)).chunk(3, -1)]
+        x = x + self.output(F.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2).flatten(2))
+        return F.cross_entropy(self.head(self.after(x)).transpose(1, 2), text[:, 1:])
+
+
+class Sources(torch.utils.data.Dataset[torch.Tensor]):
+    """The bytes of a module of Python's own library, in rows."""
+
+    def __init__(self, rows: int) -> None:
+        text = Path(argparse.__file__).read_bytes()[: 17 * rows]
+        self.rows = torch.tensor(list(text)).clamp(max=127).view(rows, 17)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.rows[index]
+
+
+def reading(rank: int, ranks: int) -> list[float]:
+    """Losses of 20 steps on shuffled Python sources; a device alone without ``ranks``."""
+    dataset, options = Sources(12 * STEPS), {"shuffle": True, "seed": 3}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model: Any = Reader()
+    if ranks:
+        multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # the loader has workers
+        hap.parallelize(model, cluster(ranks), (dataset.rows[:12],), required_axis="batch")
+        sampler = hap.DistributedSampler(dataset, model, **options)
+        workers: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=sampler.collate, **workers)
+        assert len(set(sampler.units(12))) > 1, "the shares are even"
+    else:
+        order = DistributedSampler(dataset, num_replicas=1, rank=0, **options)
+        loader = DataLoader(dataset, sampler=order, batch_size=12)
+    optimiser, losses = torch.optim.AdamW(model.parameters(), lr=0.01), []
+    for text in loader:
+        loss = model(text)
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(loss.item())
+    assert len(losses) == STEPS
+    return losses
 
 
 def reset(model: nn.Module, state: dict[str, torch.Tensor]) -> None:

@@ -26,11 +26,13 @@ class Layout:
         shape: shape of the whole tensor.
         shapes: shape of each rank's piece.
         along: the occurrence that it is split along; ``None`` where each rank holds the whole.
+        axis: the name of the axis that it is split along.
     """
 
     shape: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     along: Along | None
+    axis: str | None = None
 
     def share(self, whole: torch.Tensor, rank: int) -> torch.Tensor:
         """A rank's piece of a whole tensor; may be a view of it."""
@@ -64,4 +66,5 @@ def layout(axes: AxisGraph, splits: Splits, tensor: int, placements: Placements,
     if isinstance(placement, Replicate):
         return Layout(shape, (shape,) * ranks, None)
     shapes = tuple(tuple(axes.local_shape(tensor, (placement,), splits, rank)) for rank in range(ranks))
-    return Layout(shape, shapes, along(axes, splits, tensor, placement.occurrence))
+    name = axes.axes[axes.occurrences[tensor][placement.occurrence].axis].name
+    return Layout(shape, shapes, along(axes, splits, tensor, placement.occurrence), name)

@@ -57,6 +57,25 @@ class ShardedTensor:
         """Whether each rank holds the whole tensor."""
         return self._layout.along is None
 
+    @property
+    def axis(self) -> str | None:
+        """Name of the axis that it is split along, as plans have it; ``None`` where :attr:`replicated`."""
+        return self._layout.axis
+
+    @property
+    def dim(self) -> int | None:
+        """The dimension in which that axis lies."""
+        return None if self._layout.along is None else self._layout.along.dim
+
+    @property
+    def offsets(self) -> tuple[tuple[int, int], ...]:
+        """Where in :attr:`dim` of the whole this rank's piece lies: the start and length of each stretch, in order.
+
+        One stretch, but where the axis is not the outermost of its dimension; none where the piece is empty.
+        """
+        along = self._layout.along
+        return () if along is None else tuple((at, count) for at, _, count in along.stretches(self._group.rank))
+
     def size(self, dim: int | None = None) -> torch.Size | int:
         """Size of the whole tensor."""
         return self.shape if dim is None else self.shape[dim]

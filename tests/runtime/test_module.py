@@ -1,0 +1,108 @@
+"""A parallel module is used as any module: hooks, several in one process, losses outside, what lies where."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import Shard
+from torch.nn import functional as F
+
+import hap
+from tests.runtime.jobs import cluster, difference
+from tests.runtime.launch import Launcher
+
+
+def layers(*sizes: int) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sum(sizes))
+        return nn.Sequential(*(part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.Tanh()))).double()
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def adversarial(maker: nn.Module, critic: nn.Module) -> list[float]:
+    """Steps of a GAN, its losses outside of both modules."""
+    of_maker, of_critic = (torch.optim.Adam(one.parameters(), lr=0.05) for one in (maker, critic))
+
+    def loss(samples: torch.Tensor, label: float) -> torch.Tensor:
+        found = critic(samples)
+        return F.binary_cross_entropy_with_logits(found, torch.full_like(found, label))
+
+    losses = []
+    for step in range(3):
+        noise = numbers(6, 4, seed=step)
+        judged = loss(numbers(6, 8, seed=9 + step), 1.0) + loss(maker(noise).detach(), 0.0)
+        of_critic.zero_grad()
+        judged.backward()
+        of_critic.step()
+        made = loss(maker(noise), 1.0)
+        of_maker.zero_grad()
+        made.backward()
+        of_maker.step()
+        losses += [judged.item(), made.item()]
+    return losses
+
+
+class Logits(nn.Module):
+    """Its loss, and logits with and without rotation of their columns beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 12)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        logits = self.layer(x)
+        return logits.square().mean(), logits, logits.unflatten(1, (3, 4)).transpose(1, 2).flatten(1)
+
+
+def used(rank: int, ranks: int) -> None:
+    devices = cluster(ranks)
+    alone, several = ([layers(4, 16, 8), layers(8, 16, 1)] for _ in range(2))
+    # Planned at their first calls, with the optimisers made before.
+    models = [hap.parallelize(one, devices, pin={"0.weight": Shard(0)}) for one in several]
+    assert adversarial(*models) == pytest.approx(adversarial(*alone), rel=1e-9)
+    assert max(difference(model, one) for model, one in zip(models, alone, strict=True)) < 1e-8
+    for model, one in zip(models, alone, strict=True):
+        assert [*dict(model.named_parameters())] == [*dict(one.named_parameters())]
+        assert [*model.state_dict()] == [*one.state_dict()]
+        assert any(a.shape != b.shape for a, b in zip(model.parameters(), one.parameters(), strict=True))
+
+    # Hooks on the module itself, made before it is taken, are part of it.
+    hooked = layers(4, 8)
+    hooked.register_forward_pre_hook(lambda _, args: (args[0] * 2.0,))
+    hooked.register_forward_hook(lambda _, args, output: output + args[0].sum())
+    expected = copy.deepcopy(hooked)(numbers(6, 4))
+    model = hap.parallelize(hooked, devices)
+    torch.testing.assert_close(model(numbers(6, 4)), expected)
+    with torch.no_grad():
+        assert not model(numbers(6, 4)).requires_grad
+
+    # Outputs beside a loss say where they lie.
+    logits = Logits().double()
+    model = hap.parallelize(logits, devices, (numbers(6, 8),), pin={"layer.*": Shard(0)}, forbidden_axes=["batch"])
+    with torch.no_grad():
+        outputs = model(numbers(6, 8))
+    for output in outputs[1:]:
+        whole = output.full_tensor()
+        assert output.shape == whole.shape == (6, 12)
+        if output.replicated:
+            assert (output.dim, output.axis, output.offsets) == (None, None, ())
+            continue
+        assert output.axis in {entry.name for entry in model._hap_session.latest.axes.axes}
+        parts = [whole.narrow(output.dim, start, length) for start, length in output.offsets]
+        torch.testing.assert_close(output.local, torch.cat(parts, output.dim))
+    # The outer axis of one output's columns is the inner one of the other's.
+    assert sorted(len(output.offsets) for output in outputs[1:]) == [1, 3]
+
+
+@pytest.mark.timeout(200)
+def test_a_module_as_any_other() -> None:
+    with Launcher(2) as launcher:
+        launcher.run(used, 2, limit=150)
