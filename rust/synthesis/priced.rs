@@ -8,7 +8,7 @@ use crate::cost::CostModel;
 use crate::graph::{Graph, Operator};
 use crate::placement::{Placement, Placements};
 
-/// Seconds of a cost model under prices: `theta * sum_d weights[d] * compute_d + (1 - theta * overlap) * communication`.
+/// Seconds of a cost model under prices: `theta * sum_d weights[d] * compute_d + (1 - theta * hidden) * communication`.
 #[derive(Debug)]
 pub struct PricedCosts<'a> {
     model: &'a CostModel<'a>,

@@ -28,7 +28,7 @@ pub struct Request {
     pub limits: Limits,
 }
 
-/// Weights of the objective `theta * sum_d weights[d] * compute_d + (1 - theta * overlap) * communication`.
+/// Weights of the objective `theta * sum_d weights[d] * compute_d + (1 - theta * hidden) * communication`.
 ///
 /// For any weights that sum to one and any theta in 0 ..= 1 it is a lower bound of the simulated time of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -17,7 +17,8 @@ from hap.planning.outer import search
 from hap.planning.pins import Pin, conflict, read_pins
 from hap.planning.progress import Progress
 from hap.planning.setup import make_problem
-from hap.rules import annotate
+from hap.program import SplitClass
+from hap.rules import annotate, divided
 from hap.trace import trace
 from tests.planning.tagger import kept, tagger
 from tests.planning.test_pins import cluster
@@ -84,6 +85,12 @@ def test_a_pin_along_a_forbidden_axis_is_an_error():
     )
     with pytest.raises(PlanError, match=message + r"Replicate\(\) or Shard\(1\)$"):
         plan_axes(tagger(), cluster(3e9, 1e9), pin={"args.0": Shard(0)}, forbidden_axes=["batch"])
+    # Its split classes are forbidden with it.
+    axes = divided(tagger(), {"batch@2": SplitClass("batch", "compute")})
+    with pytest.raises(PlanError, match=message + r"Replicate\(\) or Shard\(1\)$"):
+        plan_axes(axes, cluster(3e9, 1e9), pin={"args.0": Shard(0)}, forbidden_axes=["batch"])
+    plan = plan_axes(axes, cluster(3e9, 1e9), forbid={"args.0": Shard(0)}, forbidden_axes=["batch"])
+    assert kept(axes, plan.program)["args.0"] != 0
 
 
 def test_a_dimension_of_no_axis_is_an_error():

@@ -142,5 +142,5 @@ def _weights(problem: Problem, weights: tuple[float, ...]) -> tuple[tuple[float,
 
 
 def thetas(problem: Problem) -> tuple[float, ...]:
-    """Without overlap the whole of the computation and the whole of the communication count: 1 is best."""
+    """Where nothing hides the whole of the computation and the whole of the communication count: 1 is best."""
     return (1.0,) if problem.engine.cluster.hidden == 0.0 else (1.0, 0.5)

@@ -66,7 +66,7 @@ class MemoryPrices(msgspec.Struct, frozen=True):
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """The synthesiser's objective: ``theta * sum of weights * compute + (1 - theta * overlap) * communication``.
+    """The synthesiser's objective: ``theta * sum of weights * compute + (1 - theta * hidden) * communication``.
 
     Where memory has a price, that of the bytes held is added.
     """

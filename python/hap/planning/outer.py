@@ -142,11 +142,11 @@ def _raise_bound(problem: Problem, best: Candidate, memory: MemoryPrices | None)
     Only bounds under the splits of the returned program count, so the splits stay as they are here.
     """
     engine = problem.engine
-    capacity, overlap = engine.machine.capacity, engine.cluster.hidden
+    capacity, hidden = engine.machine.capacity, engine.cluster.hidden
     splits = best.splits
     prices = Prices(best.weights or first_prices(problem, splits).weights, thetas(problem)[-1])
     anchor, bound, failures = prices, 0.0, 0
-    busy = loads(best.simulation, overlap)
+    busy = loads(best.simulation, hidden)
     for step in range(BOUND_STEPS):
         try:
             synthesis = engine.synthesise(splits, prices, problem.constraints)
@@ -157,10 +157,10 @@ def _raise_bound(problem: Problem, best: Candidate, memory: MemoryPrices | None)
             best = replace(found, rounding_loss=best.rounding_loss, weights=best.weights)
         failures += synthesis.bound <= bound * (1.0 + WORTH_A_STEP)
         if synthesis.bound > bound:
-            anchor, bound, busy = prices, synthesis.bound, loads(found.simulation, overlap)
+            anchor, bound, busy = prices, synthesis.bound, loads(found.simulation, hidden)
         if failures > BOUND_FAILURES or best.simulation.seconds <= bound * (1.0 + TOLERANCE):
             break
-        prices = busiest(best.simulation, overlap) if step == 0 else ascend(anchor, busy, overlap, failures)
+        prices = busiest(best.simulation, hidden) if step == 0 else ascend(anchor, busy, hidden, failures)
     if memory is not None and best.simulation.seconds > bound * (1.0 + TOLERANCE):
         best, bound = raise_bound(problem, best, bound, anchor, memory)
     assert bound <= best.simulation.seconds * (1.0 + 1e-6), "the bound must be below the simulated time"

@@ -249,7 +249,10 @@ class _Options:
             return
         for number, occurrence in enumerate(axes.occurrences[target.tensor]):
             axis = axes.axes[occurrence.axis]
-            closed = [name for name in (axis.name, *(names[part] for part in axis.parts)) if name in forbidden_axes]
+            # A split class is forbidden with its axis, a run with any of its parts.
+            whole = axis if axis.of is None else axes.axes[axis.of]
+            own = (axis.name, whole.name, *(names[part] for part in whole.parts))
+            closed = [name for name in dict.fromkeys(own) if name in forbidden_axes]
             if closed:
                 self.forbidden[occurrence.dim] += closed
             else:

@@ -1,0 +1,83 @@
+"""Seconds that a whole plan takes after tracing, by phase: models of 12 layers on 64 devices of four kinds.
+
+    python benches/planning_time.py              # all
+    python benches/planning_time.py gpt2_12      # some
+    python benches/planning_time.py --json       # one line of JSON for each
+
+Times are those of the processor, so that other work on the machine does not count. They are the least of three plans;
+each makes its problem anew, from the traced model on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from benches.models import MODELS
+
+import hap
+from hap.planning.outer import search
+from hap.planning.progress import Progress
+from hap.planning.setup import make_problem
+from hap.rules import annotate
+
+NAMES = ("gpt2_12", "bert_12", "vit_12", "bert_moe_12")
+PLANS = 3
+# By name of what they are: 16 devices of each kind, 8 in a host, hosts joined by an Ethernet.
+KINDS = ("A100-40GB", "V100", "P100", "T4")
+
+
+def cluster() -> hap.Cluster:
+    """64 devices of four kinds."""
+    hosts = [hap.Cluster([kind] * 8, link="PCIe 3") for kind in KINDS for _ in range(2)]
+    return hap.Cluster(hosts, link="25GbE")
+
+
+class Clock(Progress):
+    """Seconds of the processor by phase."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: dict[str, float] = {}
+        self._current, self._since = "problem", time.process_time()
+
+    def update(self, phase: str) -> None:
+        now = time.process_time()
+        self.seconds[self._current] = self.seconds.get(self._current, 0.0) + now - self._since
+        # All starts are one phase.
+        self._current, self._since = phase.split(" ")[0] if phase.startswith("start ") else phase, now
+
+
+def measure(axes, machines: hap.Cluster) -> dict[str, float]:
+    """Seconds by phase, and of the whole."""
+    clock = Clock()
+    search(make_problem(axes, machines), clock)
+    clock.update("end")
+    return {**clock.seconds, "whole": sum(clock.seconds.values())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Seconds that a whole plan takes after tracing.")
+    parser.add_argument("names", nargs="*", help=f"models of benches/models.py; by default {', '.join(NAMES)}")
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each")
+    options = parser.parse_args()
+    for name in options.names or NAMES:
+        with torch.device("meta"):
+            module, args, kwargs = MODELS[name]()
+        axes = annotate(hap.trace(module.train(), args, kwargs))
+        least = min((measure(axes, cluster()) for _ in range(PLANS)), key=lambda seconds: seconds["whole"])
+        if options.json:
+            sys.stdout.write(json.dumps({"model": name, **least}) + "\n")
+        else:
+            sys.stdout.write(f"{name}: {', '.join(f'{phase} {value:.2f}' for phase, value in least.items())}\n")
+
+
+if __name__ == "__main__":
+    main()
