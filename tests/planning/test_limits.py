@@ -53,7 +53,7 @@ def test_bounds_of_syntheses_cut_short_are_true(limits):
 
 def test_a_plan_without_a_bound_claims_no_gap(monkeypatch):
     axes, machines = axes_of("gpt2", layers=1), cluster(3e9, 1e9)
-    monkeypatch.setattr("hap.planning.outer._raise_bound", lambda problem, best, memory: (best, 0.0))
+    monkeypatch.setattr("hap.planning.outer._raise_bound", lambda problem, best, known, memory: (best, 0.0))
     plan = plan_axes(axes, machines)
     assert plan.lower_bound == 0.0
     assert plan.optimality_gap is None

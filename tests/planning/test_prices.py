@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from hap.balance import Simulation
 from hap.planning.engine import Prices
-from hap.planning.prices import ascend, busiest, loads
+from hap.planning.prices import busiest, loads, saddle
 
 seconds = st.floats(0.0, 10.0)
 
@@ -16,24 +16,23 @@ def priced(prices, simulation, overlap):
 
 
 @given(
-    st.lists(st.floats(0.01, 10.0), min_size=1, max_size=5),
+    st.lists(st.lists(st.floats(0.01, 10.0), min_size=3, max_size=3), min_size=1, max_size=5),
     seconds,
     st.sampled_from([0.0, 0.3, 1.0]),
-    st.integers(0, 3),
 )
-def test_prices_are_mixtures_of_what_bounds_the_step(compute, communication, overlap, failures):
-    simulation = Simulation(0.0, tuple(compute), communication, ())
-    busy = loads(simulation, overlap)
-    for prices in (
-        busiest(simulation, overlap),
-        ascend(busiest(simulation, overlap), busy, overlap, failures),
-        ascend(Prices((1.0 / len(compute),) * len(compute)), busy, overlap, failures),
-    ):
+def test_prices_are_mixtures_of_what_bounds_the_step(programs, communication, overlap):
+    simulations = [Simulation(0.0, tuple(compute), communication, ()) for compute in programs]
+    busy = [loads(simulation, overlap) for simulation in simulations]
+    best, most = saddle(busy, overlap)
+    for prices in (best, busiest(simulations[0], overlap)):
         assert sum(prices.weights) == pytest.approx(1.0)
         assert min(prices.weights) >= 0.0
         assert 0.0 <= prices.theta <= 1.0
-        assert priced(prices, simulation, overlap) <= max(busy) * (1 + 1e-9)
+        costs = [priced(prices, simulation, overlap) for simulation in simulations]
+        assert all(cost <= max(own) * (1 + 1e-9) for cost, own in zip(costs, busy, strict=True))
+        assert min(costs) <= most * (1 + 1e-7)
         assert overlap > 0.0 or prices.theta == 1.0
+    assert min(priced(best, simulation, overlap) for simulation in simulations) == pytest.approx(most)
 
 
 def test_the_busiest_device_gets_the_price():
@@ -41,17 +40,11 @@ def test_the_busiest_device_gets_the_price():
     assert busiest(Simulation(0.0, (1.0, 1.0), 9.0, ()), 1.0).theta == 0.0
 
 
-def test_steps_approach_the_saddle_point():
-    # Two programs: (4, 1) and (1, 3) seconds on two devices. The best mixture makes them equal: 2/5 and 3/5.
-    programs = [Simulation(0.0, (4.0, 1.0), 0.0, ()), Simulation(0.0, (1.0, 3.0), 0.0, ())]
-    prices, bounds, failures = Prices((0.5, 0.5)), [], 0
-    anchor = prices, 0.0, None
-    for _ in range(30):
-        cheapest = min(programs, key=lambda program: priced(prices, program, 0.0))
-        bounds.append(priced(prices, cheapest, 0.0))
-        if bounds[-1] > anchor[1]:
-            anchor = prices, bounds[-1], loads(cheapest, 0.0)
-        else:
-            failures += 1
-        prices = ascend(anchor[0], anchor[2], 0.0, failures)
-    assert max(bounds) == pytest.approx(2.2, rel=1e-3)
+def test_the_saddle_point_of_programs():
+    # (4, 1) and (1, 3) seconds on two devices. The best mixture makes them equal: 2/5 and 3/5.
+    prices, most = saddle([[4.0, 1.0, 0.0], [1.0, 3.0, 0.0], [5.0, 5.0, 0.0]], 0.0)
+    assert prices.weights == pytest.approx((0.4, 0.6))
+    assert most == pytest.approx(2.2)
+    # All communication hides: its stream is what bounds.
+    assert saddle([[4.0, 1.0, 7.0], [1.0, 3.0, 7.0]], 1.0) == (Prices((0.5, 0.5), 0.0), pytest.approx(7.0))
+    assert saddle([[0.0, 0.0]], 0.0) == (Prices((1.0,), 1.0), 0.0)

@@ -24,6 +24,8 @@ FRUITLESS = 0.2
 WORTH_A_ROUND = 1e-3
 # Weights of the devices under one and the same splits.
 PRICES = 3
+# Of weights, that tell them apart.
+DIGITS = 9
 # Bytes of a device whose memory does not count.
 ROOMY = 2.0**60
 
@@ -83,7 +85,8 @@ class _Pool:
     waiting: dict[str, Candidate] = field(default_factory=dict)
     balanced: dict[str, Candidate] = field(default_factory=dict)
     errors: list[CutShortError] = field(default_factory=list)
-    syntheses: int = 0
+    # What was synthesised: weights that differ by rounding are the same.
+    seen: set[tuple[str, tuple[float, ...], float]] = field(default_factory=set)
 
     @property
     def roomy(self) -> Machine:
@@ -114,9 +117,10 @@ class _Pool:
         """Adds programs under these splits and prices of the devices, while there may be more."""
         made = list[Candidate]()
         for theta in thetas(self.problem):
-            if self.syntheses >= self.most(SYNTHESISED, SYNTHESES):
-                break
-            self.syntheses += 1
+            what = (repr(splits), tuple(round(weight, DIGITS) for weight in weights), theta)
+            if what in self.seen or len(self.seen) >= self.most(SYNTHESISED, SYNTHESES):
+                continue
+            self.seen.add(what)
             try:
                 synthesis = self.problem.engine.synthesise(splits, Prices(weights, theta), self.problem.constraints)
             except CutShortError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import time
@@ -19,6 +20,8 @@ from hap.program import Program, Splits
 
 _log = logging.getLogger("hap")
 
+# Programs that are parsed but once, while others are.
+PROGRAMS = 32
 # Numbers of the core have 64 bits.
 MOST = 2**64
 
@@ -203,14 +206,21 @@ class Engine:
         """The same graph on another cluster, under the same limits; nobody observes it."""
         return Engine(self.graph, cluster, optimiser_tensors=self.optimiser_tensors, limits=self._limits)
 
-    def synthesise(self, splits: Splits, prices: Prices, constraints: Constraints) -> Synthesis:
+    def synthesise(
+        self, splits: Splits, prices: Prices, constraints: Constraints, work: int | None = None
+    ) -> Synthesis:
         """The cheapest program under these splits and prices.
+
+        With ``work`` it is a search for a bound, which may end after so much work. Then its own gap does not count.
 
         Raises:
             NoProgramError: no program satisfies the constraints, or (:class:`CutShortError`) limits ended the search.
         """
         request = {"splits": splits, "prices": prices, "constraints": constraints, "random": None}
         limits = msgspec.to_builtins(self._limits)
+        cut = work is not None and (self._limits.work is None or work < self._limits.work)
+        if cut:
+            limits["work"] = work
         if limits:
             request["limits"] = limits
         choices = (msgspec.json.encode(constraints), prices.memory is not None)
@@ -219,14 +229,16 @@ class Engine:
         try:
             text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), self.observer, warm)
         except LimitReachedError as error:
-            self.search_gap = 1.0
+            if not cut:
+                self.search_gap = 1.0
             raise CutShortError(f"no program: {error}") from error
         except ValueError as error:
             raise NoProgramError(f"no program: {error}") from error
         reply = msgspec.json.decode(text, type=_Reply)
         seconds = time.perf_counter() - started
         self.last_synthesis_time = seconds
-        self.search_gap = max(self.search_gap, reply.search_gap)
+        if not cut:
+            self.search_gap = max(self.search_gap, reply.search_gap)
         _log.debug("synthesis: cost %.6g s, bound %.6g s, took %.3f s", reply.cost, reply.bound, seconds)
         return Synthesis(
             bytes(reply.program).decode(), reply.cost, reply.bound, reply.search_gap, seconds, reply.priced_memory
@@ -296,6 +308,7 @@ def _figures(device: Device) -> tuple[object, ...]:
     return (device.flops, device.memory_bandwidth, device.usable_memory, device.launch_overhead, device.measured)
 
 
+@functools.lru_cache(maxsize=PROGRAMS)
 def parse_program(text: str) -> Program:
     """The program that the core wrote."""
     return msgspec.json.decode(text, type=Program)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hap.errors import PlanError
-from hap.planning.alternation import alternate, thetas
+from hap.planning.alternation import alternate
 from hap.planning.baselines import Baseline, baselines
-from hap.planning.engine import MemoryPrices, NoProgramError, Prices
+from hap.planning.engine import MemoryPrices, NoProgramError
 from hap.planning.memory import fit, raise_bound, report_excess
 from hap.planning.pins import Pin, conflict
-from hap.planning.prices import ascend, busiest, loads
+from hap.planning.prices import loads, saddle
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.planning.progress import Progress
 from hap.planning.segments import with_segments
@@ -24,9 +24,11 @@ _log = logging.getLogger("hap")
 
 # Syntheses under the final splits that raise the lower bound, at most.
 BOUND_STEPS = 8
-# Fewer are done after so many that raised it by less than this fraction.
-BOUND_FAILURES = 2
+# Fewer are done where no prices can raise it by more than this fraction.
 WORTH_A_STEP = 1e-4
+# At a saddle point programs cost the same, and to tell which is cheapest takes long: the work of a synthesis, for each
+# byte of a program; ten times what others take. Its bound holds as far as it comes.
+BOUND_WORK = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def _search(problem: Problem, progress: Progress) -> Found:
     if problem is given:
         problem, best = with_segments(problem, best, tried)
     progress.update("lower bound")
-    best, bound = _raise_bound(problem, best, memory)
+    best, bound = _raise_bound(problem, best, tried, memory)
     gap = problem.engine.search_gap
     if gap >= 1.0:
         _log.warning("limits left a search for a program without any: there may be a better plan; raise limits")
@@ -134,33 +136,38 @@ def _starts(problem: Problem) -> list[Splits]:
     return [splits for number, splits in enumerate(starts) if splits not in starts[:number]]
 
 
-def _raise_bound(problem: Problem, best: Candidate, memory: MemoryPrices | None) -> tuple[Candidate, float]:
+def _raise_bound(
+    problem: Problem, best: Candidate, known: Sequence[Candidate], memory: MemoryPrices | None
+) -> tuple[Candidate, float]:
     """Syntheses under the final splits with several prices: the best bound, and any better program that they give.
 
-    Where memory was scarce, with prices of memory as well.
+    Programs that are known say which prices to try. Where memory was scarce, there are prices of memory as well.
 
     Only bounds under the splits of the returned program count, so the splits stay as they are here.
     """
     engine = problem.engine
     capacity, hidden = engine.machine.capacity, engine.cluster.hidden
     splits = best.splits
-    prices = Prices(best.weights or first_prices(problem, splits).weights, thetas(problem)[-1])
-    anchor, bound, failures = prices, 0.0, 0
-    busy = loads(best.simulation, hidden)
-    for step in range(BOUND_STEPS):
+    programs = dict.fromkeys([best.program, *(found.program for found in known)])
+    busy = [loads(engine.simulate(program, splits), hidden) for program in programs]
+    prices, _ = saddle(busy, hidden)
+    anchor, bound = prices, 0.0
+    for _ in range(BOUND_STEPS):
         try:
-            synthesis = engine.synthesise(splits, prices, problem.constraints)
+            synthesis = engine.synthesise(splits, prices, problem.constraints, BOUND_WORK * len(best.program))
         except NoProgramError:
             break
         found = candidate(problem, synthesis, splits)
         if found.better_than(best, capacity):
             best = replace(found, rounding_loss=best.rounding_loss, weights=best.weights)
-        failures += synthesis.bound <= bound * (1.0 + WORTH_A_STEP)
         if synthesis.bound > bound:
-            anchor, bound, busy = prices, synthesis.bound, loads(found.simulation, hidden)
-        if failures > BOUND_FAILURES or best.simulation.seconds <= bound * (1.0 + TOLERANCE):
+            anchor, bound = prices, synthesis.bound
+        elif synthesis.search_gap > 0.0:
             break
-        prices = busiest(best.simulation, hidden) if step == 0 else ascend(anchor, busy, hidden, failures)
+        busy.append(loads(found.simulation, hidden))
+        prices, most = saddle(busy, hidden)
+        if min(most, best.simulation.seconds) <= bound * (1.0 + WORTH_A_STEP):
+            break
     if memory is not None and best.simulation.seconds > bound * (1.0 + TOLERANCE):
         best, bound = raise_bound(problem, best, bound, anchor, memory)
     assert bound <= best.simulation.seconds * (1.0 + 1e-6), "the bound must be below the simulated time"

@@ -3,20 +3,20 @@
 A step takes at least as long as any of its *resources* is busy: a device's computation stream, for its computation and
 the part ``1 - hidden`` of communication that does not hide behind it, and the communication stream, for all
 communication. So any mixture of these loads, with weights that sum to one, bounds every program's step from below, and
-it is additive: the synthesiser minimises it exactly. The best mixture is a saddle point, approached by multiplicative
-weights: a resource that the cheapest program overloads gets dearer.
+it is additive: the synthesiser minimises it exactly. The best mixture is a saddle point. The programs that are known
+say where it may be: a small linear program finds the mixture under which the cheapest of them costs most. The
+synthesiser answers with a program that is cheaper there, or proves the bound (Kelley's cutting planes).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from hap.balance import Simulation
-from hap.planning.engine import Prices
+import numpy as np
 
-# How strongly the first step reacts to unequal loads.
-RATE = 4.0
+from hap.balance import Simulation
+from hap.balance.highs import INFINITY, LinearProgram, Solver
+from hap.planning.engine import Prices
 
 
 def loads(simulation: Simulation, hidden: float) -> list[float]:
@@ -32,20 +32,35 @@ def busiest(simulation: Simulation, hidden: float) -> Prices:
     return _prices([float(load >= 0.99 * top) for load in busy], hidden)
 
 
-def ascend(prices: Prices, busy: Sequence[float], hidden: float, failures: int) -> Prices:
-    """Prices with a better bound than ``prices``, under which the cheapest program keeps the resources ``busy``.
+def saddle(known: Sequence[Sequence[float]], hidden: float) -> tuple[Prices, float]:
+    """The prices under which the cheapest of some programs costs most, and that cost: no prices bound all by more.
 
-    ``busy`` is what :func:`loads` says of that program; the more steps have failed before, the smaller the next one is.
+    ``known`` holds what :func:`loads` says of each program under the same splits.
     """
-    mixture = [prices.theta * weight for weight in prices.weights] + [1.0 - prices.theta]
-    # A weight of zero would never come back.
-    floor = 1e-3 / len(mixture)
-    rate = RATE / 2.0**failures
-    top = max(busy)
-    raised = (
-        max(weight, floor) * math.exp(rate * (load / top - 1.0)) for weight, load in zip(mixture, busy, strict=True)
+    table = np.array(known)
+    programs, resources = table.shape
+    largest = table.max() or 1.0
+    # Columns: the mixture, and the cost, which all programs have at least.
+    rows, columns = np.divmod(np.arange(programs * (resources + 1)), resources + 1)
+    values = np.hstack([table / largest, np.full((programs, 1), -1.0)]).ravel()
+    upper = np.append(np.ones(resources), INFINITY)
+    if hidden == 0.0:
+        upper[resources - 1] = 0.0
+    optimum = Solver().minimise(
+        LinearProgram(
+            cost=np.append(np.zeros(resources), -1.0),
+            lower=np.zeros(resources + 1),
+            upper=upper,
+            row_lower=np.append(np.zeros(programs), 1.0),
+            row_upper=np.append(np.full(programs, INFINITY), 1.0),
+            rows=np.append(rows, np.full(resources, programs)),
+            columns=np.append(columns, np.arange(resources)),
+            values=np.append(values, np.ones(resources)),
+        )
     )
-    return _prices(list(raised), hidden)
+    assert optimum is not None, "any mixture is feasible"
+    mixture = np.maximum(optimum[0][:resources], 0.0)
+    return _prices((mixture / mixture.sum()).tolist(), hidden), float(optimum[0][resources] * largest)
 
 
 def _prices(mixture: Sequence[float], hidden: float) -> Prices:
