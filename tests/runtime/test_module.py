@@ -13,6 +13,7 @@ from torch.distributed.tensor import Shard
 from torch.nn import functional as F
 
 import hap
+from hap.errors import HapError
 from tests.runtime.jobs import cluster, difference
 from tests.runtime.launch import Launcher
 
@@ -62,6 +63,66 @@ class Logits(nn.Module):
         return logits.square().mean(), logits, logits.unflatten(1, (3, 4)).transpose(1, 2).flatten(1)
 
 
+class Tagger(nn.Module):
+    """Of sequences; labels of -100 do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Embedding(9, 6), nn.Tanh(), nn.Linear(6, 4))
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.layers(tokens).transpose(1, 2), labels)
+
+
+PADDED = {"args.0": (1, 4, 0), "kwargs.labels": (1, 4, -100)}
+
+
+def padding(rank: int, ranks: int) -> None:
+    """Lengths that vary over calls, and over the ranks' shares of one batch."""
+    torch.manual_seed(1)
+    alone, several = Tagger().double(), Tagger().double()
+    several.load_state_dict(alone.state_dict())
+    tokens = torch.randint(0, 9, (6, 8), generator=torch.Generator().manual_seed(2))
+    labels = tokens % 4
+    model = hap.parallelize(
+        several, cluster(ranks), (tokens[:, :6],), {"labels": labels[:, :6]}, pad_to_multiple=PADDED
+    )
+    for length in (5, 8, 6, 7, 4):
+        loss = model(tokens[:, :length], labels=labels[:, :length])
+        loss.backward()
+        expected = alone(tokens[:, :length], labels[:, :length])
+        expected.backward()
+        torch.testing.assert_close(loss, expected)
+    assert len(model._hap_session._prepared) == 2
+
+    # Each rank's samples are as long as the longest of its own.
+    lengths, counts = [5, 7, 8], [2, 4] if ranks == 2 else [6]
+    start, length = sum(counts[:rank]), lengths[rank]
+    mine = slice(start, start + counts[rank])
+    shares = model.local_inputs(tokens[mine, :length], labels[mine, :length])
+    loss = model(shares[0], labels=shares[1])
+    whole = labels.clone()
+    for each, count in enumerate(counts):
+        whole[sum(counts[:each]) : sum(counts[:each]) + count, lengths[each] :] = -100
+    torch.testing.assert_close(loss, alone(tokens, whole))
+
+
+def test_wrong_padding() -> None:
+    tokens = torch.zeros(2, 3, dtype=torch.int64)
+    for entry in ((1, 0, 0), (-1, 4, 0), (1, 4), 4):
+        with pytest.raises(HapError, match=r'pad_to_multiple: "args\.0": expected \(dimension, multiple, value\)'):
+            hap.parallelize(Tagger(), cluster(1), pad_to_multiple={"args.0": entry})  # type: ignore[dict-item]
+    model = hap.parallelize(Tagger(), cluster(1), pad_to_multiple={"args.2": (1, 4, 0)})
+    with pytest.raises(HapError, match=r"pad_to_multiple names args\.2, but the call has args\.0, kwargs\.labels"):
+        model(tokens, labels=tokens)
+    model = hap.parallelize(Tagger(), cluster(1), pad_to_multiple={"args.0": (2, 4, 0)})
+    with pytest.raises(HapError, match=r'"args\.0" has no dimension 2'):
+        model(tokens, tokens)
+    model = hap.parallelize(Tagger(), cluster(1), pad_to_multiple={"args.0": (0, 4, 0)})
+    with pytest.raises(HapError, match=r'dimension 0 of "args\.0" is its share of the samples'):
+        model(*model.local_inputs(tokens, tokens))
+
+
 def used(rank: int, ranks: int) -> None:
     devices = cluster(ranks)
     alone, several = ([layers(4, 16, 8), layers(8, 16, 1)] for _ in range(2))
@@ -106,3 +167,4 @@ def used(rank: int, ranks: int) -> None:
 def test_a_module_as_any_other() -> None:
     with Launcher(2) as launcher:
         launcher.run(used, 2, limit=150)
+        launcher.run(padding, 2, limit=150)

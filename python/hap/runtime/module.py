@@ -25,6 +25,7 @@ from hap.runtime.group import Group
 from hap.runtime.hardware import check_hardware
 from hap.runtime.local_inputs import marked, share_layout
 from hap.runtime.local_state import check, note
+from hap.runtime.padding import Padding, check_padding, padded
 from hap.runtime.schedule import Property
 from hap.runtime.session import Prepared, Session, device_of
 from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
@@ -52,11 +53,12 @@ class ParallelModule(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's output: the loss on every rank, other outputs as :class:`hap.ShardedTensor` beside a loss."""
-        return run(self._hap_session, args, kwargs)
+        session = self._hap_session
+        return run(session, *padded(session.padding, session.control, args, kwargs))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As calling the module."""
-        return run(self._hap_session, args, kwargs)
+        return self(*args, **kwargs)
 
     @property
     def plan(self) -> Plan | None:
@@ -168,6 +170,7 @@ def parallelize(
     optimiser: Optimiser = "Adam",
     weights: str | os.PathLike[str] | None = None,
     accumulation: bool = False,
+    pad_to_multiple: Padding | None = None,
 ) -> Any:
     """Train a module on several devices, each its share, with the same loss and gradients as on one.
 
@@ -220,6 +223,9 @@ def parallelize(
             for each parameter. They are then kept to that: gradients that are scattered are so for each microbatch.
             Without it, buffers hold what is there before the scatter, whole tensors, and are not counted. With
             ``plan=``, give it to :func:`hap.plan` too.
+        pad_to_multiple: inputs whose lengths vary, so that few need a plan: ``{"kwargs.labels": (1, 64, -100)}`` pads
+            dimension 1 of that input to a multiple of 64 by labels that are ignored; ``args.0`` is the first positional
+            one. Padding must not change the loss; outputs are as long as the padded inputs.
 
     Raises:
         RuntimeMismatchError: the number of processes is not that of the devices, an accelerator is another one than
@@ -233,6 +239,7 @@ def parallelize(
     if isinstance(module, ParallelModule):
         module._hap_session.check_whole()
         raise HapError("the module is parallel already: call hap.parallelize once")
+    check_padding(pad_to_multiple or {})
     check_examples(() if example_inputs is None else example_inputs, example_kwargs)
     asked: dict[str, object] = {"forbidden_axes": forbidden_axes, "required_axis": required_axis}
     asked |= {"pin": pin, "forbid": forbid, "optimiser": optimiser != "Adam"}
@@ -250,6 +257,7 @@ def parallelize(
         "pin= or forbid=": ", ".join(map(str, read_pins(pin, forbid))),
         "optimiser= or accumulation=": f"{optimiser} tensors a parameter, accumulation={accumulation}",
         "whether weights= are given": str(weights is not None),
+        "pad_to_multiple=": str(pad_to_multiple),
     }
     if plan is not None:
         optimiser = plan.optimiser_tensors
@@ -291,6 +299,7 @@ def parallelize(
         return Session(module, cluster, control, group, make_plan, seed, read, within=accumulation)
 
     session = control.together(taken, "taking the module")
+    session.padding = pad_to_multiple or {}
     check_hardware(control, cluster, session.device)
     module._hap_session = session  # type: ignore[assignment]
     kind = type(module)
@@ -298,7 +307,8 @@ def parallelize(
     if example_inputs is not None or example_kwargs is not None:
         try:
             with torch.enable_grad():
-                session.prepare(Call(tuple(example_inputs or ()), dict(example_kwargs or {}), session.device))
+                call = padded(session.padding, control, tuple(example_inputs or ()), dict(example_kwargs or {}))
+                session.prepare(Call(*call, session.device))
         except Exception:
             if session.failure is None:
                 # Nothing has been placed yet: the user gets the module back as it was.

@@ -25,6 +25,7 @@ from hap.runtime.inspected import Inspected
 from hap.runtime.lower import lower
 from hap.runtime.materialise import check_sources, materialise
 from hap.runtime.optimisers import watch
+from hap.runtime.padding import Padding
 from hap.runtime.placing import Layout, layout
 from hap.runtime.schedule import Property
 from hap.runtime.shards import check_replaceable, place, release
@@ -113,6 +114,7 @@ class Session:
     Attributes:
         synchronising: whether the backwards of calls reduce gradients: not under ``no_sync``.
         sums: of the gradients of microbatches.
+        padding: of the inputs of calls.
         failure: why parameters and buffers are placed in part only, where they are.
     """
 
@@ -132,6 +134,7 @@ class Session:
         watch()
         self.module = module
         self.weights = weights
+        self.padding: Padding = {}
         self.cluster = cluster
         self.control = control
         self.group = group
