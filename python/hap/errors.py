@@ -33,6 +33,10 @@ class CommunicationError(HapError):
     """A collective failed while running; the message names the instruction, the tensor and the ranks."""
 
 
+class NonFiniteError(HapError):
+    """A result is NaN, where it was asked for; the message names the instruction, the tensor, the source, the ranks."""
+
+
 class CheckpointError(HapError):
     """A checkpoint cannot be written or read, or does not fit what it is loaded into."""
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import fx
 
 from hap.errors import HapError
 from hap.placement import PARTIAL
-from hap.runtime.lower import lower_steps
+from hap.runtime.lower import Code, lower_steps
 from hap.runtime.schedule import Change, Property, ancestors, arrange, gains_of, needs_of
 from hap.runtime.schedule import Step as Instruction
 from hap.runtime.step import Step, apart
@@ -44,8 +43,8 @@ class Parts:
     """
 
     step: Step
-    summing: fx.GraphModule
-    reducing: fx.GraphModule
+    summing: Code
+    reducing: Code
     types: tuple[torch.dtype, ...]
     parameters: tuple[str, ...]
     parents: tuple[frozenset[str], ...]
@@ -76,13 +75,16 @@ def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, w
         types[source] = torch.promote_types(types[source], graph.tensors[one.needs.tensor].dtype)
         parents[source].add(graph.outputs[one.output].name)
 
-    def code(steps: Sequence[Instruction], inputs: list[Property], outputs: list[Property]) -> fx.GraphModule:
+    def code(steps: Sequence[Instruction], inputs: list[Property], outputs: list[Property]) -> Code:
         needed = ancestors(steps, outputs)
         chosen = [one for one, wanted in zip(steps, needed, strict=True) if wanted]
         ranks, device = step.group.size, step.device
         # This rank saves what its backward reads.
         absent = [prop for prop in inputs if prop in unsaved]
-        return lower_steps(axes, chosen, inputs, outputs, splits, local.rank, ranks=ranks, device=device, absent=absent)
+        lowered = lower_steps(
+            axes, chosen, inputs, outputs, splits, local.rank, ranks=ranks, device=device, absent=absent
+        )
+        return local.wrap(lowered, "backward")
 
     unsaved = frozenset(schedule.saved) - frozenset(local.saved)
     before = [*schedule.saved, *(given.gains for given in schedule.tangents)]

@@ -7,11 +7,11 @@ takes its arguments boxed: as one list that it empties, so that saved values are
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import getitem
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import fx
@@ -25,10 +25,18 @@ from hap.runtime.collectives import Along
 from hap.runtime.passes import improve
 from hap.runtime.passes.values import note
 from hap.runtime.placing import along
-from hap.runtime.schedule import Apply, Asked, Given, Property, Schedule, Step, arrange
+from hap.runtime.schedule import Apply, Asked, Given, Property, Schedule, Step, arrange, gains_of
 
 if TYPE_CHECKING:
     from hap.rules import AxisGraph
+
+Code: TypeAlias = Callable[[list[Any]], Any]
+"""What runs: from a list of arguments, which it empties, to a list of results."""
+Wrap: TypeAlias = Callable[[fx.GraphModule, str], Code]
+"""What to run in the place of code that is the ``forward`` or the ``backward``."""
+
+GIVEN, MADE = "hap_given", "hap_made"
+"""In a node's ``meta``: the property that is given; or a step's number, a property of its, and it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class LocalProgram:
         inputs, tangents: what they take, with the placements in which it must be.
         outputs, gradients: what they return, with its placements.
         saved: what crosses from one to the other; only what this rank uses.
+        wrap: what to run in the place of each.
     """
 
     rank: int
@@ -55,14 +64,15 @@ class LocalProgram:
     outputs: tuple[Asked, ...]
     gradients: tuple[Asked, ...]
     saved: tuple[Property, ...]
+    wrap: Wrap = lambda code, _: code
 
     @cached_property
-    def forward(self) -> fx.GraphModule:
+    def forward(self) -> Code:
         """The forward as code."""
-        return fx.GraphModule(torch.nn.Module(), self.forward_graph)
+        return self.wrap(fx.GraphModule(torch.nn.Module(), self.forward_graph), "forward")
 
     @cached_property
-    def inference(self) -> fx.GraphModule:
+    def inference(self) -> Code:
         """The forward as code that saves nothing: it returns the outputs alone."""
         graph = fx.Graph()
         graph.set_codegen(_BoxedCodeGen())
@@ -70,12 +80,14 @@ class LocalProgram:
         assert isinstance(results, list)
         graph.output(results[: len(self.outputs)])
         _drop_unused(graph)
-        return fx.GraphModule(torch.nn.Module(), graph)
+        return self.wrap(fx.GraphModule(torch.nn.Module(), graph), "forward")
 
     @cached_property
-    def backward(self) -> fx.GraphModule | None:
+    def backward(self) -> Code | None:
         """The backward as code."""
-        return None if self.backward_graph is None else fx.GraphModule(torch.nn.Module(), self.backward_graph)
+        if self.backward_graph is None:
+            return None
+        return self.wrap(fx.GraphModule(torch.nn.Module(), self.backward_graph), "backward")
 
 
 def lower(
@@ -87,6 +99,7 @@ def lower(
     ranks: int,
     schedule: Schedule | None = None,
     device: torch.device | None = None,
+    wrap: Wrap | None = None,
 ) -> LocalProgram:
     """What rank ``rank`` runs.
 
@@ -98,6 +111,7 @@ def lower(
         ranks: the number of ranks.
         schedule: ``arrange(axes, program)``, where it has been made already.
         device: the device that tensors made by the graph live on; as traced if ``None``.
+        wrap: what to run in the place of the code, which then has every instruction as it stands in the program.
 
     Raises:
         LoweringError: the program does not fit the graph.
@@ -115,8 +129,9 @@ def lower(
     emitter = _Emitter(rewrite, [given.gains for given in schedule.inputs])
     emitter.steps(schedule.forward)
     forward_graph = emitter.finish([*(one.needs for one in schedule.outputs), *saved])
-    improve(forward_graph, backward_graph, len(saved))
-    return LocalProgram(
+    if wrap is None:
+        improve(forward_graph, backward_graph, len(saved))
+    lowered = LocalProgram(
         rank,
         forward_graph,
         backward_graph,
@@ -126,6 +141,7 @@ def lower(
         schedule.gradients,
         saved,
     )
+    return lowered if wrap is None else replace(lowered, wrap=wrap)
 
 
 def lower_steps(
@@ -198,6 +214,7 @@ class _Emitter:
             # Both stand in the code; names of tensors need not be identifiers, names of nodes are.
             node.target = node.name
             rewrite.note(node, prop)
+            node.meta[GIVEN] = prop
             self.values.setdefault(prop, node)
         self.inputs = dict(self.values)
         self.group = self.graph.create_node("placeholder", "group")
@@ -218,11 +235,13 @@ class _Emitter:
 
     def steps(self, steps: tuple[Step, ...]) -> None:
         """Write the nodes of all steps."""
-        for step in steps:
+        for number, step in enumerate(steps):
             if isinstance(step, Apply):
                 self.apply(step)
             else:
                 self.values.setdefault(step.gains, self.change(step.instruction, step.needs, step.gains))
+            for prop in gains_of(step):
+                self.values[prop].meta.setdefault(MADE, (number, prop, step))
 
     def apply(self, step: Apply) -> None:
         """Write the calls of an operator's local code; results bear their names in the reference program."""

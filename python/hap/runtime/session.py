@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from hap.rules.pieces import Place
 from hap.runtime.accumulate import Accumulation, Parts, in_parts
 from hap.runtime.agree import Control, ranks_text
 from hap.runtime.changes import Changes
+from hap.runtime.finite import Checked, requested
 from hap.runtime.group import Group
 from hap.runtime.inspected import Inspected
 from hap.runtime.lower import lower
@@ -63,6 +64,7 @@ class Prepared:
         layouts: how inputs, outputs, parameters and buffers lie.
         refused: names of the outputs that carry no gradient although one device would record one.
         within: see :func:`hap.runtime.accumulate.in_parts`.
+        control: the ranks, for what they compare.
     """
 
     axes: AxisGraph
@@ -73,11 +75,27 @@ class Prepared:
     layouts: dict[Property, Layout]
     refused: frozenset[str]
     within: bool
+    control: Control
 
     @property
     def graph(self) -> Graph:
         """The reference program."""
         return self.axes.graph
+
+    @cached_property
+    def checked(self) -> Prepared:
+        """The same with checks for NaN."""
+        step = self.step
+        program = lower(
+            self.axes,
+            self.plan.program,
+            self.splits,
+            step.program.rank,
+            ranks=step.group.size,
+            device=step.device,
+            wrap=lambda code, what: Checked(code, what, self.graph, self.control),
+        )
+        return replace(self, step=replace(step, program=program))
 
     @cached_property
     def parts(self) -> Parts:
@@ -190,7 +208,7 @@ class Session:
         if dropped is not None:
             self._prepared.pop((*whole_key[:-1], dropped), None)
         self.latest = prepared
-        return prepared, units
+        return (prepared.checked if requested() else prepared), units
 
     def _agree(self, call: Call, flags: tuple[bool, ...], values: tuple[Any, ...]) -> tuple[int, ...]:
         """Compare the kinds of call and the random numbers' state over the ranks; the samples that each rank brings.
@@ -209,7 +227,15 @@ class Session:
             if change is not None:
                 raise HapError(change)
             return (call.samples,)
-        mine = [number, call.samples, int(change is not None), int(self.synchronising), self.seed, self.steps]
+        mine = [
+            number,
+            call.samples,
+            int(change is not None),
+            int(self.synchronising),
+            int(requested()),
+            self.seed,
+            self.steps,
+        ]
         numbers = self.control.numbers(mine, "comparing the ranks' inputs")
         changed = [rank for rank, entry in enumerate(numbers) if entry[2]]
         if changed:
@@ -222,7 +248,9 @@ class Session:
             raise RuntimeMismatchError("the ranks call the module in different ways")
         if len({entry[3] for entry in numbers}) > 1:
             self.control.same({"whether they call the module under no_sync()": str(not self.synchronising)}, "one call")
-        if any(entry[4:] != (self.seed, self.steps) for entry in numbers):
+        if len({entry[4] for entry in numbers}) > 1:
+            self.control.same({"whether torch.autograd.detect_anomaly() looks for NaN": str(requested())}, "one call")
+        if any(entry[5:] != (self.seed, self.steps) for entry in numbers):
             self.control.same({"rng_state": f"({self.seed}, {self.steps})"}, "the random numbers of one call")
         return tuple(entry[1] for entry in numbers)
 
@@ -270,7 +298,9 @@ class Session:
         updated = frozenset(entry.of for entry in axes.graph.outputs if entry.kind == "buffer" and entry.of is not None)
         constants = {tensor: value.to(self.device) for tensor, value in axes.graph.constants.items()}
         step = Step(axes.graph, program, self.group, updated, self.device)
-        return Prepared(axes, plan, splits, step, constants, layouts, without_gradient(axes.graph), self.within)
+        return Prepared(
+            axes, plan, splits, step, constants, layouts, without_gradient(axes.graph), self.within, self.control
+        )
 
     def _store(self, graph: Graph, layouts: dict[int, Layout]) -> None:
         """Place parameters and buffers, the first time; afterwards they lie as they are."""

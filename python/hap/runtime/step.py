@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import fx
 from torch.autograd.function import once_differentiable
 
 from hap.errors import HapError
 from hap.graph import Graph
-from hap.runtime.lower import LocalProgram
+from hap.runtime.lower import Code, LocalProgram
 
 if TYPE_CHECKING:
     from hap.runtime.group import Group
@@ -59,7 +58,7 @@ class Step:
         self,
         saved: list[torch.Tensor],
         gradients: Sequence[torch.Tensor | None],
-        code: fx.GraphModule | None = None,
+        code: Code | None = None,
     ) -> list[torch.Tensor]:
         """Gradients of parameters and inputs. Empties ``saved``.
 
