@@ -65,7 +65,7 @@ def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, w
     graph, local = axes.graph, step.program
     own = [one for one in schedule.gradients if graph.outputs[one.output].kind == "gradient"]
     others = [one.needs for one in schedule.gradients if graph.outputs[one.output].kind != "gradient"]
-    makers = _makers(schedule.backward)
+    makers = makers_of(schedule.backward)
     sources = {one.needs: summand(axes, makers, one.needs, within=within) for one in own}
     summands = list(dict.fromkeys(sources.values()))
     types = {prop: graph.tensors[prop.tensor].dtype for prop in summands}
@@ -100,7 +100,7 @@ def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, w
     )
 
 
-def _makers(steps: Sequence[Instruction]) -> dict[Property, Instruction]:
+def makers_of(steps: Sequence[Instruction]) -> dict[Property, Instruction]:
     """The first step that yields each property."""
     makers: dict[Property, Instruction] = {}
     for step in steps:

@@ -20,6 +20,7 @@ from hap.profiling.cache import profiled
 from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
 from hap.runtime.collectives import re_split
+from hap.runtime.drift import Drift, check_interval, computes_alike
 from hap.runtime.failure import watch
 from hap.runtime.group import Group
 from hap.runtime.hardware import check_hardware
@@ -65,6 +66,14 @@ class ParallelModule(nn.Module):
         """The plan of the latest call; ``None`` before the first."""
         latest = self._hap_session.latest
         return None if latest is None else latest.plan
+
+    @property
+    def drift(self) -> Drift | None:
+        """How far what all ranks hold whole had drifted apart before the latest broadcast; ``None`` before the first.
+
+        See ``drift_interval`` of :func:`parallelize`.
+        """
+        return self._hap_session.equaliser.latest
 
     @property
     def rng_state(self) -> tuple[int, int]:
@@ -171,6 +180,7 @@ def parallelize(
     weights: str | os.PathLike[str] | None = None,
     accumulation: bool = False,
     pad_to_multiple: Padding | None = None,
+    drift_interval: int | None = 100,
 ) -> Any:
     """Train a module on several devices, each its share, with the same loss and gradients as on one.
 
@@ -195,6 +205,9 @@ def parallelize(
     The loss is the output called ``loss``, else the scalars. Outputs beside it are for metrics and carry no gradient:
     a loss computed from them outside raises at its ``backward``. Compute all of the loss inside the module, or return
     outputs alone, without a scalar beside them. ``full_tensor()`` is the whole output; ``detach()`` it for metrics.
+
+    Under ``torch.autograd.detect_anomaly()``, on all ranks, every instruction's result is checked for NaN, slowly; all
+    ranks then raise an error that names the first one, its operator and source line.
 
     The module is traced as it is now. Afterwards ``train()``, ``eval()`` and ``requires_grad_()`` are followed. Other
     changes raise at the next call: numbers and texts in attributes of modules, submodules, hooks, plain tensors that
@@ -226,6 +239,11 @@ def parallelize(
         pad_to_multiple: inputs whose lengths vary, so that few need a plan: ``{"kwargs.labels": (1, 64, -100)}`` pads
             dimension 1 of that input to a multiple of 64 by labels that are ignored; ``args.0`` is the first positional
             one. Padding must not change the loss; outputs are as long as the padded inputs.
+        drift_interval: what is whole on every rank, and that each computes for itself, differs in its last digits, and
+            drifts apart. After so many steps of an optimiser from ``torch.optim``, rank 0's values of such parameters
+            and buffers, and what the optimiser keeps for them, are broadcast; ``model.drift`` is how far they were
+            apart. On like devices these are parameters whose gradient is not the result of a collective, and buffers;
+            on unlike ones all that are whole. ``None`` for never.
 
     Raises:
         RuntimeMismatchError: the number of processes is not that of the devices, an accelerator is another one than
@@ -246,6 +264,7 @@ def parallelize(
     for argument, given in asked.items():
         if plan is not None and given:
             raise HapError(f"{argument}= has no effect on a plan made before: give it to hap.plan")
+    check_interval(drift_interval)
     optimiser = optimiser_tensors(optimiser) + int(accumulation)
     same = {
         "plan=": "none"
@@ -256,6 +275,7 @@ def parallelize(
         "required_axis=": str(required_axis),
         "pin= or forbid=": ", ".join(map(str, read_pins(pin, forbid))),
         "optimiser= or accumulation=": f"{optimiser} tensors a parameter, accumulation={accumulation}",
+        "drift_interval=": str(drift_interval),
         "whether weights= are given": str(weights is not None),
         "pad_to_multiple=": str(pad_to_multiple),
     }
@@ -292,11 +312,23 @@ def parallelize(
             splits=fixed,
         ).to_json()
 
+    alike = computes_alike(control, device_of(module))
     seed = control.settle(lambda: signed(torch.initial_seed()), "agreeing on a seed")
 
     def taken() -> Session:
         read = None if weights is None else Weights(weights)
-        return Session(module, cluster, control, group, make_plan, seed, read, within=accumulation)
+        return Session(
+            module,
+            cluster,
+            control,
+            group,
+            make_plan,
+            seed,
+            read,
+            drift_interval=drift_interval,
+            alike=alike,
+            within=accumulation,
+        )
 
     session = control.together(taken, "taking the module")
     session.padding = pad_to_multiple or {}

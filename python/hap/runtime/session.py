@@ -20,6 +20,7 @@ from hap.rules.pieces import Place
 from hap.runtime.accumulate import Accumulation, Parts, in_parts
 from hap.runtime.agree import Control, ranks_text
 from hap.runtime.changes import Changes
+from hap.runtime.drift import Equaliser
 from hap.runtime.finite import Checked, requested
 from hap.runtime.group import Group
 from hap.runtime.inspected import Inspected
@@ -127,9 +128,12 @@ class Session:
         make_plan: plans an annotated graph, run on rank 0; takes the axes, stored placements and fixed splits.
         seed: seed of the random numbers in the graph, of 64 bits, signed.
         weights: a checkpoint that parameters and buffers are read from.
+        drift_interval: see :class:`hap.runtime.drift.Equaliser`.
+        alike: likewise.
         within: whether sums over microbatches must fit the memory that was planned.
 
     Attributes:
+        equaliser: broadcasts what all ranks hold whole.
         synchronising: whether the backwards of calls reduce gradients: not under ``no_sync``.
         sums: of the gradients of microbatches.
         padding: of the inputs of calls.
@@ -146,6 +150,8 @@ class Session:
         seed: int,
         weights: Weights | None = None,
         *,
+        drift_interval: int | None,
+        alike: bool,
         within: bool,
     ) -> None:
         check_sources(module, weights)
@@ -165,6 +171,7 @@ class Session:
         self.within = within
         self.synchronising = True
         self.sums = Accumulation(self.state)
+        self.equaliser = Equaliser(drift_interval, alike=alike, group=group, state=self.state)
         self.latest: Prepared | None = None
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -295,6 +302,7 @@ class Session:
             ]
         }
         self._store(axes.graph, {given.input: layouts[given.gains] for given in program.inputs})
+        self.equaliser.add(axes, plan.program)
         updated = frozenset(entry.of for entry in axes.graph.outputs if entry.kind == "buffer" and entry.of is not None)
         constants = {tensor: value.to(self.device) for tensor, value in axes.graph.constants.items()}
         step = Step(axes.graph, program, self.group, updated, self.device)
