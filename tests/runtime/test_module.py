@@ -13,7 +13,7 @@ from torch.distributed.tensor import Shard
 from torch.nn import functional as F
 
 import hap
-from hap.errors import HapError
+from hap.errors import HapError, RuntimeMismatchError
 from tests.runtime.jobs import cluster, difference
 from tests.runtime.launch import Launcher
 
@@ -107,6 +107,19 @@ def padding(rank: int, ranks: int) -> None:
     torch.testing.assert_close(loss, alone(tokens, whole))
 
 
+def unlike(rank: int, ranks: int) -> None:
+    """Each rank with a batch of its own, which it takes for the global one."""
+    batch = numbers(6, 4, seed=9)
+    batch[0, 0] = float("nan")
+    model = hap.parallelize(layers(4, 8), cluster(ranks), (numbers(6, 4, seed=rank),))  # examples may differ
+    for mine in (numbers(6, 4, seed=rank), batch[torch.randperm(6, generator=torch.Generator().manual_seed(rank))]):
+        with pytest.raises(
+            RuntimeMismatchError, match=r'"args\.0" has other values on rank 1 than on rank 0, .*collate'
+        ):
+            model(mine)
+    model(batch * (1.0 + 1e-6 * rank))
+
+
 def test_wrong_padding() -> None:
     tokens = torch.zeros(2, 3, dtype=torch.int64)
     for entry in ((1, 0, 0), (-1, 4, 0), (1, 4), 4):
@@ -168,3 +181,4 @@ def test_a_module_as_any_other() -> None:
     with Launcher(2) as launcher:
         launcher.run(used, 2, limit=150)
         launcher.run(padding, 2, limit=150)
+        launcher.run(unlike, 2, limit=150)

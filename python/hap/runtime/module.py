@@ -19,6 +19,7 @@ from hap.planning.pins import Pins, as_given, read_pins
 from hap.profiling.cache import profiled
 from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
+from hap.runtime.alike import check_alike
 from hap.runtime.collectives import re_split
 from hap.runtime.drift import Drift, check_interval, computes_alike
 from hap.runtime.failure import watch
@@ -55,6 +56,9 @@ class ParallelModule(nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's output: the loss on every rank, other outputs as :class:`hap.ShardedTensor` beside a loss."""
         session = self._hap_session
+        if not session.compared:
+            check_alike(session.control, args, kwargs)
+            session.compared = True
         return run(session, *padded(session.padding, session.control, args, kwargs))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

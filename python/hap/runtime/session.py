@@ -137,6 +137,7 @@ class Session:
         synchronising: whether the backwards of calls reduce gradients: not under ``no_sync``.
         sums: of the gradients of microbatches.
         padding: of the inputs of calls.
+        compared: whether the inputs of a call were found to be the same on all ranks.
         failure: why parameters and buffers are placed in part only, where they are.
     """
 
@@ -159,6 +160,7 @@ class Session:
         self.module = module
         self.weights = weights
         self.padding: Padding = {}
+        self.compared = False
         self.cluster = cluster
         self.control = control
         self.group = group
