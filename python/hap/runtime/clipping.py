@@ -13,7 +13,7 @@ from hap.runtime.accumulate import check_reduced
 from hap.runtime.agree import process_group
 from hap.runtime.group import Group
 from hap.runtime.optimisers import is_shard
-from hap.runtime.requests import AllReduce
+from hap.runtime.requests import AllReduce, in_place
 
 Parameters = nn.Module | torch.Tensor | Iterable[nn.Module | torch.Tensor]
 
@@ -78,11 +78,11 @@ def _total(norms: list[torch.Tensor], order: float, group: Group, device: torch.
         missing = values.isnan()
         found = torch.stack([values.masked_fill(missing, 0.0).max(), missing.any().to(torch.float64)])
         if group.size > 1:
-            group.request(AllReduce(found, "max"))
+            group.run("all_reduce of the norm of gradients", in_place(AllReduce(found, "max"), found))
         return torch.where(found[1] > 0.0, math.nan, found[0])
     total: torch.Tensor = values.pow(order).sum()
     if group.size > 1:
-        group.request(AllReduce(total, "sum"))
+        group.run("all_reduce of the norm of gradients", in_place(AllReduce(total), total))
     return total.pow(1.0 / order)
 
 

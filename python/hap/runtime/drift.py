@@ -68,33 +68,32 @@ class Equaliser:
     Args:
         interval: steps of an optimiser between broadcasts; ``None`` for none.
         alike: whether all ranks compute with the same kernels.
-        group: the ranks.
         state: the module's parameters and buffers by name.
 
     Attributes:
         latest: what the latest broadcast found.
     """
 
-    def __init__(
-        self, interval: int | None, *, alike: bool, group: Group, state: Callable[[], Mapping[str, torch.Tensor]]
-    ) -> None:
-        self.interval, self.alike, self.group, self.state = interval, alike, group, state
+    def __init__(self, interval: int | None, *, alike: bool, state: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        self.interval, self.alike, self.state = interval, alike, state
         self.latest: Drift | None = None
+        self._group: Group | None = None
         self._names: dict[str, None] = {}
         self._steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-        if interval is not None and group.size > 1:
+        if interval is not None:
             _watch()
             _EQUALISERS[next(_NUMBERS)] = self
 
-    def add(self, axes: AxisGraph, program: Program) -> None:
-        """Watch what may drift under this program."""
-        if self.interval is not None and self.group.size > 1:
+    def add(self, axes: AxisGraph, program: Program, group: Group) -> None:
+        """Watch what may drift under this program, which these ranks run."""
+        if self.interval is not None and group.size > 1:
+            self._group = group
             self._names.update(dict.fromkeys(drifting(axes, program, alike=self.alike)))
 
     def stepped(self, optimiser: torch.optim.Optimizer) -> None:
         """Called after each step of any optimiser, on all ranks."""
         step = self._steps[optimiser] = self._steps.get(optimiser, 0) + 1
-        if self.interval is None or step % self.interval:
+        if self.interval is None or step % self.interval or self._group is None:
             return
         state = self.state()
         trained = {id(one) for entry in optimiser.param_groups for one in entry["params"]}
@@ -108,8 +107,8 @@ class Equaliser:
             if id(value) in trained or not isinstance(value, torch.nn.Parameter):
                 tensors[name] = value.detach()
         if tensors:
-            self.latest = equalise(tensors, step, self.group)
-            if self.group.rank == 0:
+            self.latest = equalise(tensors, step, self._group)
+            if self._group.rank == 0:
                 logger.info(
                     "step %d: of %d tensors that all ranks hold whole %d had drifted apart, most of all %s by %.3g, "
                     "%.3g of its largest element; all are rank 0's now",

@@ -80,11 +80,12 @@ class Watch:
 
     def __init__(self, control: Control) -> None:
         self.rank, self.size = control.rank, control.size
-        self.server = socket.create_server((_own_address(), 0))
+        address = _own_address()
+        self.server = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
         self.secret: bytes = control.settle(lambda: secrets.token_bytes(16), "agreeing on a word")
         self.addresses: list[tuple[str, int]] = control.gather(self.server.getsockname()[:2], "exchanging addresses")
         threading.Thread(target=self._answer, name="hap-failure", daemon=True).start()
-        # Hosts may hold addresses for each other's that lead elsewhere.
+        # What a host takes for its address may lead elsewhere on another.
         reached = control.gather(self._reaches((self.rank + 1) % self.size), "trying the ranks' addresses")
         self.trusted = all(reached)
         if not self.trusted and self.rank == 0:
@@ -136,7 +137,7 @@ class Watch:
             return "its process has ended"
         except OSError:
             answer = b""
-        return answer.decode() or f"no answer within {limit} s; it stands still, or its machine is out of reach"
+        return answer.decode() or f"no answer within {limit} s; it was killed, stands still, or is out of reach"
 
     def _reaches(self, rank: int) -> bool:
         return self._ask(rank, FIRST_ANSWER_WITHIN).startswith("in ")

@@ -148,7 +148,7 @@ def _initialise(
         control.settle(fill, f"initialising {part.path or 'the module'}")
         for key in list(fresh):
             whole, layout = fresh.pop(key), layout_of(names[key], layouts)
-            broadcast(whole, group)
+            broadcast(whole, names[key][0], group)
             share = whole if layout is None else layout.share(whole, group.rank)
             pieces[names[key][0]].detach().copy_(share)
 

@@ -247,7 +247,7 @@ def parallelize(
             drifts apart. After so many steps of an optimiser from ``torch.optim``, rank 0's values of such parameters
             and buffers, and what the optimiser keeps for them, are broadcast; ``model.drift`` is how far they were
             apart. On like devices these are parameters whose gradient is not the result of a collective, and buffers;
-            on unlike ones all that are whole. ``None`` for never.
+            on unlike ones all that are whole. All ranks must step their optimisers alike. ``None`` for never.
 
     Raises:
         RuntimeMismatchError: the number of processes is not that of the devices, an accelerator is another one than

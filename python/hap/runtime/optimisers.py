@@ -24,7 +24,7 @@ from hap.errors import HapError
 from hap.runtime.accumulate import check_reduced, forget
 from hap.runtime.agree import process_group
 from hap.runtime.group import Group
-from hap.runtime.requests import AllReduce
+from hap.runtime.requests import AllReduce, in_place
 
 _REFUSED = re.compile(
     # Families, with all that bears their name (FusedLAMB, LARS8bit, MuonWithAuxAdam); then single classes.
@@ -95,7 +95,7 @@ def watch() -> None:
         if any(mark_of(parameter) is not None for parameter in _parameters(optimizer)):
             group = Group(process_group(None))
             for overflow in found.values():
-                group.request(AllReduce(overflow, "max"))
+                group.run("all_reduce of overflows", in_place(AllReduce(overflow, "max"), overflow))
         return found
 
     torch.optim.Optimizer.zero_grad = zero_and_forget  # type: ignore[method-assign]

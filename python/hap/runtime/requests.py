@@ -67,6 +67,12 @@ Request: TypeAlias = AllGather | ReduceScatter | AllToAll | Broadcasts | Reduces
 Steps: TypeAlias = Generator[Request, Any, torch.Tensor]
 
 
+def in_place(request: AllReduce | Broadcasts, buffer: torch.Tensor) -> Steps:
+    """One request that fills a buffer, which is the result."""
+    yield request
+    return buffer
+
+
 class Ranks(Protocol):
     """Where requests are carried out: :class:`hap.runtime.group.Group`."""
 

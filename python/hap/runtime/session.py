@@ -173,7 +173,7 @@ class Session:
         self.within = within
         self.synchronising = True
         self.sums = Accumulation(self.state)
-        self.equaliser = Equaliser(drift_interval, alike=alike, group=group, state=self.state)
+        self.equaliser = Equaliser(drift_interval, alike=alike, state=self.state)
         self.latest: Prepared | None = None
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -304,7 +304,7 @@ class Session:
             ]
         }
         self._store(axes.graph, {given.input: layouts[given.gains] for given in program.inputs})
-        self.equaliser.add(axes, plan.program)
+        self.equaliser.add(axes, plan.program, self.group)
         updated = frozenset(entry.of for entry in axes.graph.outputs if entry.kind == "buffer" and entry.of is not None)
         constants = {tensor: value.to(self.device) for tensor, value in axes.graph.constants.items()}
         step = Step(axes.graph, program, self.group, updated, self.device)

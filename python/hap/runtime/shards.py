@@ -6,13 +6,13 @@ import weakref
 from collections.abc import Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from hap.errors import HapError
 from hap.runtime.group import Group
 from hap.runtime.optimisers import is_shard, mark
 from hap.runtime.placing import Layout
+from hap.runtime.requests import Broadcasts, in_place
 
 
 def named_state(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -90,7 +90,7 @@ def place(module: nn.Module, layouts: dict[str, Layout], group: Group) -> None:
             whole = tensor.detach()
             if group.size > 1:
                 whole = whole.contiguous()
-                broadcast(whole, group)
+                broadcast(whole, names[0], group)
             layout = layout_of(names, layouts)
             if layout is not None and layout.along is not None and group.size > 1:
                 # A copy, so that nothing keeps the whole tensor in memory.
@@ -103,11 +103,10 @@ def layout_of(names: Sequence[str], layouts: Mapping[str, Layout]) -> Layout | N
     return next((layouts[name] for name in names if name in layouts), None)
 
 
-def broadcast(whole: torch.Tensor, group: Group) -> None:
+def broadcast(whole: torch.Tensor, name: str, group: Group) -> None:
     """Make a tensor on all ranks what it is on rank 0, in place. A collective."""
-    flat = whole.view(torch.uint8) if whole.dtype.itemsize == 1 else whole
     if whole.numel() and group.size > 1:
-        dist.broadcast(flat, group_src=0, group=group.process_group)
+        group.run(f'broadcast of "{name}"', in_place(Broadcasts(((0, whole),)), whole))
 
 
 def put_piece(
