@@ -19,6 +19,7 @@ from hap import interpret
 from hap.errors import HapError
 from hap.runtime import lockstep
 from hap.runtime.accumulate import Parts, in_parts
+from hap.runtime.code import Code
 from hap.runtime.collectives import STEPS
 from hap.runtime.lower import lower
 from hap.runtime.placing import layout
@@ -99,7 +100,7 @@ def test_two_microbatches_under_random_programs(name: str, seed: int) -> None:
         )
 
 
-def collectives(code: torch.fx.GraphModule | None) -> int:
+def collectives(code: Code | None) -> int:
     assert code is not None
     return sum(node.target in STEPS for node in code.graph.nodes)
 

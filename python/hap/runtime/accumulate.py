@@ -17,7 +17,8 @@ import torch
 
 from hap.errors import HapError
 from hap.placement import PARTIAL
-from hap.runtime.lower import Code, lower_steps
+from hap.runtime.code import Runs
+from hap.runtime.lower import lower_steps
 from hap.runtime.schedule import Change, Property, ancestors, arrange, gains_of, needs_of
 from hap.runtime.schedule import Step as Instruction
 from hap.runtime.step import Step, apart
@@ -43,8 +44,8 @@ class Parts:
     """
 
     step: Step
-    summing: Code
-    reducing: Code
+    summing: Runs
+    reducing: Runs
     types: tuple[torch.dtype, ...]
     parameters: tuple[str, ...]
     parents: tuple[frozenset[str], ...]
@@ -75,16 +76,16 @@ def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, w
         types[source] = torch.promote_types(types[source], graph.tensors[one.needs.tensor].dtype)
         parents[source].add(graph.outputs[one.output].name)
 
-    def code(steps: Sequence[Instruction], inputs: list[Property], outputs: list[Property]) -> Code:
+    def code(steps: Sequence[Instruction], inputs: list[Property], outputs: list[Property]) -> Runs:
         needed = ancestors(steps, outputs)
         chosen = [one for one, wanted in zip(steps, needed, strict=True) if wanted]
         ranks, device = step.group.size, step.device
         # This rank saves what its backward reads.
         absent = [prop for prop in inputs if prop in unsaved]
-        lowered = lower_steps(
+        graph = lower_steps(
             axes, chosen, inputs, outputs, splits, local.rank, ranks=ranks, device=device, absent=absent
         )
-        return local.wrap(lowered, "backward")
+        return local.make(graph, "backward")
 
     unsaved = frozenset(schedule.saved) - frozenset(local.saved)
     before = [*schedule.saved, *(given.gains for given in schedule.tangents)]

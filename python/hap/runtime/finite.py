@@ -29,20 +29,21 @@ def requested() -> bool:
 
 
 class Checked:
-    """Code that checks its results. Called by all ranks.
+    """Runs a graph and checks its results. Called by all ranks.
 
     Args:
-        code: the same without checks.
+        code: of the rank.
         what: what it is, for errors: ``forward`` or ``backward``.
         graph: the reference program.
         control: the ranks.
     """
 
-    def __init__(self, code: fx.GraphModule, what: str, graph: Graph, control: Control) -> None:
-        self.code, self.what, self.graph, self.control = code, what, graph, control
+    def __init__(self, code: fx.Graph, what: str, graph: Graph, control: Control) -> None:
+        self.code = fx.GraphModule(torch.nn.Module(), code)
+        self.what, self.graph, self.control = what, graph, control
 
     def __call__(self, arguments: list[Any]) -> Any:
-        """As the code.
+        """Run it.
 
         Raises:
             NonFiniteError: a result or an argument is NaN on some rank; on all ranks.

@@ -7,11 +7,11 @@ takes its arguments boxed: as one list that it empties, so that saved values are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from operator import getitem
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -21,19 +21,15 @@ from hap.placement import Shard, parse
 from hap.program import Convert, Placements, Program, Splits
 from hap.rules.local import AllGather, AllReduce, Collective, Shift, Stack, Value, replace_values
 from hap.runtime import collectives
+from hap.runtime.code import Maker, Runs, straight
 from hap.runtime.collectives import Along
-from hap.runtime.passes import improve
+from hap.runtime.passes import PASSES, improve
 from hap.runtime.passes.values import note
 from hap.runtime.placing import along
 from hap.runtime.schedule import Apply, Asked, Given, Property, Schedule, Step, arrange, gains_of
 
 if TYPE_CHECKING:
     from hap.rules import AxisGraph
-
-Code: TypeAlias = Callable[[list[Any]], Any]
-"""What runs: from a list of arguments, which it empties, to a list of results."""
-Wrap: TypeAlias = Callable[[fx.GraphModule, str], Code]
-"""What to run in the place of code that is the ``forward`` or the ``backward``."""
 
 GIVEN, MADE = "hap_given", "hap_made"
 """In a node's ``meta``: the property that is given; or a step's number, a property of its, and it."""
@@ -53,7 +49,7 @@ class LocalProgram:
         inputs, tangents: what they take, with the placements in which it must be.
         outputs, gradients: what they return, with its placements.
         saved: what crosses from one to the other; only what this rank uses.
-        wrap: what to run in the place of each.
+        make: makes what runs a graph.
     """
 
     rank: int
@@ -64,15 +60,15 @@ class LocalProgram:
     outputs: tuple[Asked, ...]
     gradients: tuple[Asked, ...]
     saved: tuple[Property, ...]
-    wrap: Wrap = lambda code, _: code
+    make: Maker = straight
 
     @cached_property
-    def forward(self) -> Code:
+    def forward(self) -> Runs:
         """The forward as code."""
-        return self.wrap(fx.GraphModule(torch.nn.Module(), self.forward_graph), "forward")
+        return self.make(self.forward_graph, "forward")
 
     @cached_property
-    def inference(self) -> Code:
+    def inference(self) -> Runs:
         """The forward as code that saves nothing: it returns the outputs alone."""
         graph = fx.Graph()
         graph.set_codegen(_BoxedCodeGen())
@@ -80,14 +76,12 @@ class LocalProgram:
         assert isinstance(results, list)
         graph.output(results[: len(self.outputs)])
         _drop_unused(graph)
-        return self.wrap(fx.GraphModule(torch.nn.Module(), graph), "forward")
+        return self.make(graph, "forward")
 
     @cached_property
-    def backward(self) -> Code | None:
+    def backward(self) -> Runs | None:
         """The backward as code."""
-        if self.backward_graph is None:
-            return None
-        return self.wrap(fx.GraphModule(torch.nn.Module(), self.backward_graph), "backward")
+        return None if self.backward_graph is None else self.make(self.backward_graph, "backward")
 
 
 def lower(
@@ -99,7 +93,7 @@ def lower(
     ranks: int,
     schedule: Schedule | None = None,
     device: torch.device | None = None,
-    wrap: Wrap | None = None,
+    make: Maker | None = None,
 ) -> LocalProgram:
     """What rank ``rank`` runs.
 
@@ -111,7 +105,7 @@ def lower(
         ranks: the number of ranks.
         schedule: ``arrange(axes, program)``, where it has been made already.
         device: the device that tensors made by the graph live on; as traced if ``None``.
-        wrap: what to run in the place of the code, which then has every instruction as it stands in the program.
+        make: makes what runs a graph, which then has every instruction as it stands in the program.
 
     Raises:
         LoweringError: the program does not fit the graph.
@@ -129,9 +123,9 @@ def lower(
     emitter = _Emitter(rewrite, [given.gains for given in schedule.inputs])
     emitter.steps(schedule.forward)
     forward_graph = emitter.finish([*(one.needs for one in schedule.outputs), *saved])
-    if wrap is None:
-        improve(forward_graph, backward_graph, len(saved))
-    lowered = LocalProgram(
+    if make is None:
+        improve(forward_graph, backward_graph, len(saved), PASSES)
+    return LocalProgram(
         rank,
         forward_graph,
         backward_graph,
@@ -140,8 +134,8 @@ def lower(
         schedule.outputs,
         schedule.gradients,
         saved,
+        straight if make is None else make,
     )
-    return lowered if wrap is None else replace(lowered, wrap=wrap)
 
 
 def lower_steps(
@@ -155,8 +149,8 @@ def lower_steps(
     ranks: int,
     device: torch.device | None = None,
     absent: Collection[Property] = (),
-) -> fx.GraphModule:
-    """Some steps as code of rank ``rank``, from ``[*inputs, group]`` to ``outputs``; all else as for :func:`lower`.
+) -> fx.Graph:
+    """Some steps as a graph of rank ``rank``, from ``[*inputs, group]`` to ``outputs``; all else as for :func:`lower`.
 
     Those of the inputs that are ``absent`` are not taken: this rank, without a share, does not read them.
     """
@@ -165,7 +159,7 @@ def lower_steps(
     graph = emitter.finish(list(outputs))
     for prop in absent:
         assert emitter.drop_unused(prop) is False, "the whole backward does not read it"
-    return fx.GraphModule(torch.nn.Module(), graph)
+    return graph
 
 
 def _drop_unused(graph: fx.Graph) -> None:

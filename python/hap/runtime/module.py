@@ -20,20 +20,18 @@ from hap.profiling.cache import profiled
 from hap.program import Placements, Splits
 from hap.runtime.agree import Control, process_group
 from hap.runtime.alike import check_alike
-from hap.runtime.collectives import re_split
+from hap.runtime.call import run
+from hap.runtime.compiled import compiler
 from hap.runtime.drift import Drift, check_interval, computes_alike
 from hap.runtime.failure import watch
 from hap.runtime.group import Group
 from hap.runtime.hardware import check_hardware
-from hap.runtime.local_inputs import marked, share_layout
+from hap.runtime.local_inputs import marked
 from hap.runtime.local_state import check, note
 from hap.runtime.padding import Padding, check_padding, padded
-from hap.runtime.schedule import Property
-from hap.runtime.session import Prepared, Session, device_of
-from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
+from hap.runtime.session import Session, device_of
 from hap.runtime.shards import named_state
 from hap.runtime.signature import Call
-from hap.runtime.step import Backward, StepFunction
 from hap.runtime.versions import versions
 from hap.runtime.weights import Weights
 from hap.trace.inputs import check_examples
@@ -135,7 +133,8 @@ class ParallelModule(nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of any module; also drops what was accumulated under :meth:`no_sync`."""
         super().zero_grad(set_to_none)
-        self._hap_session.sums.forget(list(self.parameters()))
+        if self._hap_session.sums.pending:
+            self._hap_session.sums.forget(list(self.parameters()))
 
     def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> Any:
         """As of any module, with this rank's shards: for this rank under this plan. Elsewhere :func:`hap.save`."""
@@ -185,6 +184,7 @@ def parallelize(
     accumulation: bool = False,
     pad_to_multiple: Padding | None = None,
     drift_interval: int | None = 100,
+    compile: bool | str | Mapping[str, Any] = False,
 ) -> Any:
     """Train a module on several devices, each its share, with the same loss and gradients as on one.
 
@@ -248,6 +248,9 @@ def parallelize(
             and buffers, and what the optimiser keeps for them, are broadcast; ``model.drift`` is how far they were
             apart. On like devices these are parameters whose gradient is not the result of a collective, and buffers;
             on unlike ones all that are whole. All ranks must step their optimisers alike. ``None`` for never.
+        compile: whether to run the operators between collectives through ``torch.compile``: ``True``, the name of a
+            backend, or a dict of its arguments. The first call of each kind compiles, which takes its time; plans know
+            nothing of it, and what a backward was given is freed at the end of a stretch only.
 
     Raises:
         RuntimeMismatchError: the number of processes is not that of the devices, an accelerator is another one than
@@ -332,6 +335,7 @@ def parallelize(
             drift_interval=drift_interval,
             alike=alike,
             within=accumulation,
+            make=compiler(compile, device_of(module)),
         )
 
     session = control.together(taken, "taking the module")
@@ -363,92 +367,3 @@ def _check_plan(plan: Plan, axes: AxisGraph, cluster: Cluster) -> None:
     plan.check_graph(axes.fingerprint)
     if plan.cluster.to_json() != cluster.to_json():
         raise PlanError("the plan was made for other devices: pass devices=plan.cluster, or plan again")
-
-
-def run(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One call of a parallel module."""
-    call = Call(args, kwargs, session.device)
-    prepared, units = session.prepare(call)
-    graph, step = prepared.graph, prepared.step
-    state = session.state()
-    inputs: list[Any] = []
-    for given in step.program.inputs:
-        entry = graph.inputs[given.input]
-        if entry.kind in ("parameter", "buffer"):
-            inputs.append(state[entry.name].detach())
-        elif entry.kind == "input":
-            inputs.append(_piece(session, prepared, given.gains, call, entry.name, units))
-        elif entry.kind == "constant":
-            inputs.append(prepared.constants[entry.tensor])
-        else:
-            inputs.append(torch.tensor([session.seed, session.steps], dtype=torch.int64, device=session.device))
-    tangents = frozenset(graph.inputs[given.input].name for given in step.program.tangents)
-    with torch.autocast(session.device.type, enabled=False):
-        if tangents and torch.is_grad_enabled():
-            differentiable = [state.get(name, call.tensors.get(name)) for name in step.differentiable()]
-            backward = _backward(session, prepared)
-            results = list(StepFunction.apply(step, inputs, tangents, backward, *differentiable))  # type: ignore[no-untyped-call]
-        else:
-            with torch.no_grad():
-                results = step.infer(inputs)
-    if any(graph.inputs[given.input].kind == "rng" for given in step.program.inputs):
-        session.steps += 1
-    return _outputs(session, prepared, results, state)
-
-
-def _backward(session: Session, prepared: Prepared) -> Backward:
-    """The backward of a call that is made now: under ``no_sync`` it only sums up, and the next one outside reduces."""
-    last, sums = session.synchronising, session.sums
-    sums.used |= not last
-
-    def backward(saved: list[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        if last and sums.used:
-            # One backward() may go through several calls, and come to those under no_sync later.
-            torch.autograd.Variable._execution_engine.queue_callback(sums.finish)
-        if last and not sums.pending:
-            return prepared.step.backward(saved, gradients)
-        return sums.backward(prepared.parts, saved, gradients, last=last)
-
-    return backward
-
-
-def _piece(
-    session: Session, prepared: Prepared, prop: Property, call: Call, name: str, units: tuple[int, ...]
-) -> torch.Tensor:
-    """This rank's piece of an input, in the placement that the program takes."""
-    layout, rank = prepared.layouts[prop], session.group.rank
-    value = call.tensors[name].detach()
-    if name in call.local:
-        given = share_layout(layout.shape, units)
-        assert given.along is not None
-        if layout.along is not None and layout.along[:2] == given.along[:2]:
-            shape = layout.shapes[rank]
-            return re_split(value, name=name, shape=shape, source=given.along, target=layout.along, group=session.group)
-        value = given.gather(value, name, session.group)
-    return layout.share(value, rank)
-
-
-def _outputs(session: Session, prepared: Prepared, results: list[torch.Tensor], state: dict[str, torch.Tensor]) -> Any:
-    """Update buffers in place and rebuild the module's output."""
-    graph, step = prepared.graph, prepared.step
-    losses = any(
-        graph.outputs[one.output].kind == "loss" and not results[position].shape
-        for position, one in enumerate(step.program.outputs)
-    )
-    tensors: list[Any] = []
-    for one, value in zip(step.program.outputs, results, strict=True):
-        output = graph.outputs[one.output]
-        if output.kind == "buffer":
-            with torch.no_grad():
-                state[output.name].copy_(value)
-            continue
-        layout = prepared.layouts[one.needs]
-        refused = torch.is_grad_enabled() and output.name in prepared.refused
-        if output.kind == "loss":
-            tensors.append(value)
-        elif losses:
-            tensors.append(ShardedTensor(value, layout, output.name, session.group, differentiable=refused))
-        else:
-            whole = layout.gather(value, output.name, session.group)
-            tensors.append(refuse_gradient(whole, output.name) if refused else whole)
-    return graph.output_spec.build(tensors)

@@ -20,6 +20,7 @@ from hap.rules.pieces import Place
 from hap.runtime.accumulate import Accumulation, Parts, in_parts
 from hap.runtime.agree import Control, ranks_text
 from hap.runtime.changes import Changes
+from hap.runtime.code import Maker
 from hap.runtime.drift import Equaliser
 from hap.runtime.finite import Checked, requested
 from hap.runtime.group import Group
@@ -94,7 +95,7 @@ class Prepared:
             step.program.rank,
             ranks=step.group.size,
             device=step.device,
-            wrap=lambda code, what: Checked(code, what, self.graph, self.control),
+            make=lambda graph, what: Checked(graph, what, self.graph, self.control),
         )
         return replace(self, step=replace(step, program=program))
 
@@ -131,6 +132,7 @@ class Session:
         drift_interval: see :class:`hap.runtime.drift.Equaliser`.
         alike: likewise.
         within: whether sums over microbatches must fit the memory that was planned.
+        make: makes what runs the graphs of a rank, in the place of their own code.
 
     Attributes:
         equaliser: broadcasts what all ranks hold whole.
@@ -154,6 +156,7 @@ class Session:
         drift_interval: int | None,
         alike: bool,
         within: bool,
+        make: Maker | None = None,
     ) -> None:
         check_sources(module, weights)
         watch()
@@ -171,6 +174,7 @@ class Session:
         self.seed = seed
         self.steps = 0
         self.within = within
+        self.make = make
         self.synchronising = True
         self.sums = Accumulation(self.state)
         self.equaliser = Equaliser(drift_interval, alike=alike, state=self.state)
@@ -294,8 +298,8 @@ class Session:
         encoded = self.control.settle(lambda: self.make_plan(axes, placements, fixed), "planning", SLOW_PLANNING)
         plan = Plan.from_json(encoded)
         axes, splits = divided(axes, plan.classes), plan.splits
-        program = lower(axes, plan.program, splits, self.group.rank, ranks=self.group.size, device=self.device)
         ranks = self.group.size
+        program = lower(axes, plan.program, splits, self.group.rank, ranks=ranks, device=self.device, make=self.make)
         layouts = {
             prop: layout(axes, splits, prop.tensor, prop.placements, ranks)
             for prop in [

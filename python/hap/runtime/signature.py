@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from hap.errors import HapError
 from hap.runtime.local_inputs import LocalInput
 from hap.trace.inputs import flatten_inputs, map_inputs
 
+_FLAT = (torch.Tensor, LocalInput, bool, int, float, str, type(None))
 WHOLE = -1
 """In the place of a number of samples: the call's inputs are global."""
 
@@ -33,8 +34,7 @@ class Call:
         self.local: list[str] = []
         self.samples = WHOLE
         key: list[Any] = []
-        flat, names, _ = flatten_inputs(self.args, self.kwargs, also=(LocalInput,))
-        for name, value in zip(names, flat, strict=True):
+        for name, value in _named(self.args, self.kwargs):
             if isinstance(value, LocalInput):
                 self._add_share(name, value.tensor)
                 value = value.tensor
@@ -49,7 +49,7 @@ class Call:
             self.tensors[name] = value
             key.append((name, shape, str(value.dtype), value.requires_grad))
         autocast = torch.is_autocast_enabled(device.type)
-        self.key = (
+        self.key: tuple[Any, ...] = (
             tuple(key),
             torch.is_grad_enabled(),
             str(torch.get_autocast_dtype(device.type)) if autocast else None,
@@ -70,6 +70,8 @@ class Call:
 
     def whole_key(self, total: int) -> tuple[Any, ...]:
         """The key of the same call with global inputs of ``total`` samples."""
+        if not self.local:
+            return self.key
         entries = tuple(
             (entry[0], (total, *entry[1][1:]), *entry[2:]) if len(entry) > 2 and entry[1][:1] == ("share",) else entry
             for entry in self.key[0]
@@ -96,3 +98,14 @@ class Call:
             "whether gradients are recorded": str(gradients),
             "autocast": str(autocast),
         }
+
+
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Flat inputs by name."""
+    if all(isinstance(value, _FLAT) for value in (*args, *kwargs.values())):
+        # As below, in a tenth of its time.
+        named = {f"args.{position}": value for position, value in enumerate(args)}
+        named.update((f"kwargs.{name}", value) for name, value in kwargs.items())
+        return named.items()
+    flat, names, _ = flatten_inputs(args, kwargs, also=(LocalInput,))
+    return zip(names, flat, strict=True)

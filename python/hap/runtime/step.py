@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -11,7 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from hap.errors import HapError
 from hap.graph import Graph
-from hap.runtime.lower import Code, LocalProgram
+from hap.runtime.code import Runs
+from hap.runtime.lower import LocalProgram
 
 if TYPE_CHECKING:
     from hap.runtime.group import Group
@@ -35,30 +37,53 @@ class Step:
     updated: frozenset[int]
     device: torch.device
 
+    @cached_property
     def differentiable(self) -> tuple[str, ...]:
         """Names of the parameters and inputs that get a gradient, in the order of ``gradients``."""
         return tuple(self.graph.outputs[one.output].name for one in self.program.gradients)
 
+    @cached_property
+    def changing(self) -> tuple[int, ...]:
+        """Positions of what is saved and updated by a step."""
+        return tuple(at for at, prop in enumerate(self.program.saved) if prop.tensor in self.updated)
+
+    @cached_property
+    def tangents(self) -> tuple[int, ...]:
+        """For each tangent the position of its output."""
+        outputs = [self.graph.outputs[one.output] for one in self.program.outputs]
+        names = {one.name: at for at, one in enumerate(outputs) if one.kind != "buffer"}
+        return tuple(names[self.graph.inputs[given.input].name] for given in self.program.tangents)
+
+    @cached_property
+    def constant(self) -> tuple[int, ...]:
+        """Positions of the outputs without a tangent, and of new buffers."""
+        outputs = [self.graph.outputs[one.output] for one in self.program.outputs]
+        return tuple(at for at, one in enumerate(outputs) if one.kind == "buffer" or at not in self.tangents)
+
+    @cached_property
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+        return any(self.graph.inputs[given.input].kind == "rng" for given in self.program.inputs)
+
     def infer(self, inputs: list[Any]) -> list[torch.Tensor]:
         """Losses, outputs and new buffers from this rank's inputs, without a backward."""
-        return self.program.inference([*inputs, self.group])  # type: ignore[no-any-return]
+        return self.program.inference([*inputs, self.group])
 
     def forward(self, inputs: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Losses, outputs and new buffers; and what the backward needs."""
         results = self.program.forward([*inputs, self.group])
         count = len(self.program.outputs)
         saved = results[count:]
-        for position, prop in enumerate(self.program.saved):
-            if prop.tensor in self.updated:
-                # The buffer itself changes before the backward.
-                saved[position] = saved[position].clone()
+        for position in self.changing:
+            # The buffer itself changes before the backward.
+            saved[position] = saved[position].clone()
         return results[:count], saved
 
     def backward(
         self,
         saved: list[torch.Tensor],
         gradients: Sequence[torch.Tensor | None],
-        code: Code | None = None,
+        code: Runs | None = None,
     ) -> list[torch.Tensor]:
         """Gradients of parameters and inputs. Empties ``saved``.
 
@@ -67,16 +92,12 @@ class Step:
             gradients: of the outputs, in their order; ``None`` where there is none.
             code: what to run in the place of the program's backward, with the same arguments.
         """
-        by_name = {
-            self.graph.outputs[one.output].name: g for one, g in zip(self.program.outputs, gradients, strict=True)
-        }
         arguments: list[Any] = saved.copy()
         saved.clear()
-        for given in self.program.tangents:
-            entry = self.graph.inputs[given.input]
-            value = by_name[entry.name]
+        for position, entry in zip(self.tangents, self.program.tangents, strict=True):
+            value = gradients[position]
             if value is None:
-                tensor = self.graph.tensors[entry.tensor]
+                tensor = self.graph.tensors[self.graph.inputs[entry.input].tensor]
                 device = next((g.device for g in gradients if g is not None), None)
                 value = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
             arguments.append(value)
@@ -134,7 +155,6 @@ class StepFunction(torch.autograd.Function):
         ctx: Any,
         step: Step,
         inputs: list[Any],
-        tangents: frozenset[str],
         backward: Backward,
         *differentiable: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
@@ -144,15 +164,7 @@ class StepFunction(torch.autograd.Function):
         ctx.saved = _Saved(step, saved)
         ctx.run_backward = backward
         ctx.set_materialize_grads(False)
-        names = [step.graph.outputs[one.output].name for one in step.program.outputs]
-        kinds = [step.graph.outputs[one.output].kind for one in step.program.outputs]
-        ctx.mark_non_differentiable(
-            *(
-                value
-                for name, kind, value in zip(names, kinds, outputs, strict=True)
-                if kind == "buffer" or name not in tangents
-            )
-        )
+        ctx.mark_non_differentiable(*(outputs[position] for position in step.constant))
         return tuple(outputs)
 
     @staticmethod
@@ -160,4 +172,4 @@ class StepFunction(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients of the differentiable arguments."""
         saved: _Saved = ctx.saved
-        return (None, None, None, None, *ctx.run_backward(saved.take(), gradients))
+        return (None, None, None, *ctx.run_backward(saved.take(), gradients))

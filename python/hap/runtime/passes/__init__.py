@@ -23,7 +23,7 @@ PASSES: tuple[Pass, ...] = (views.drop, cross_entropy.fuse, rows.add, in_place.r
 """In order; each takes a graph and what tells its aliases as it is now, and says how often it changed it."""
 
 
-def improve(forward: fx.Graph, backward: fx.Graph | None, saved: int, passes: Sequence[Pass] = PASSES) -> None:
+def improve(forward: fx.Graph, backward: fx.Graph | None, saved: int, passes: Sequence[Pass]) -> None:
     """Run the passes over a step's graphs.
 
     Args:
