@@ -94,7 +94,7 @@ class _Fixed:
     def stages(self, shares: Shares) -> Stages:
         """The stages with the terms of fixed axes moved into the constants."""
         stages = self.evaluator.stages({**shares, **self.shares})
-        if not self.splits:
+        if self.splits.keys().isdisjoint(stages.axes()):
             return stages
         first = [stages.kinds.index(kind) for kind in range(len(stages.memory))]
         return Stages(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hap.balance import Machine, Simulation, balance, largest_remainder
+from hap.balance import Machine, Simulation, balance, fractions, largest_remainder
 from hap.planning.engine import Constraints, Engine, Prices, Synthesis, parse_program
 from hap.planning.pins import Pin
 from hap.program import Compute, Convert, SplitClass, Splits
@@ -99,10 +99,16 @@ def candidate(problem: Problem, synthesis: Synthesis, splits: Splits) -> Candida
 
 
 def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) -> Candidate:
-    """The program with its best splits, by default under the memory that there is."""
+    """The program with its best splits, by default under the memory that there is.
+
+    Axes that do not matter to it stay as they are.
+    """
     engine = problem.engine
     machine = machine or engine.machine
-    ratios = balance(engine.evaluator(made.program), problem.sizes, machine, made.splits, problem.fixed)
+    evaluator = engine.evaluator(made.program)
+    matter = {*evaluator.stages(fractions(made.splits)).axes(), *used_axes(made.program)}
+    others = {axis: units for axis, units in made.splits.items() if axis not in matter}
+    ratios = balance(evaluator, problem.sizes, machine, made.splits, {**others, **problem.fixed})
     return replace(
         made,
         splits=ratios.splits,
@@ -110,6 +116,12 @@ def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) 
         rounding_loss=ratios.rounding_loss,
         weights=ratios.weights,
     )
+
+
+def used_axes(program: str) -> set[str]:
+    """The axes and classes that the instructions of a program work along."""
+    axes = (getattr(each, "axis", None) for each in parse_program(program).instructions)
+    return {axis for axis in axes if axis is not None}
 
 
 def computed_axes(program: str) -> set[str]:

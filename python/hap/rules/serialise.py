@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +25,8 @@ FORMAT = "hap-graph-1"
 def to_json(axes: AxisGraph) -> bytes:
     """The graph in the format ``hap-graph-1``; shapes and arguments stay in Python."""
     graph = axes.graph
+    # Layers have equal choices.
+    written = cache(_choice)
     return msgspec.json.encode(
         {
             "format": FORMAT,
@@ -38,7 +42,7 @@ def to_json(axes: AxisGraph) -> bytes:
                 for tensor, occurrences in zip(graph.tensors, axes.occurrences, strict=True)
             ],
             "inputs": [{"kind": i.kind, "name": i.name, "tensor": i.tensor} for i in graph.inputs],
-            "operators": [_operator(axes, index) for index in range(len(graph.operators))],
+            "operators": [_operator(axes, index, written) for index in range(len(graph.operators))],
             "outputs": [
                 {"kind": o.kind, "name": o.name, "tensor": o.tensor, "of": o.of}
                 for o in graph.outputs
@@ -57,7 +61,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return written
 
 
-def _operator(axes: AxisGraph, index: int) -> dict[str, Any]:
+def _operator(axes: AxisGraph, index: int, written: Callable[[Choice], msgspec.Raw]) -> dict[str, Any]:
     operator, call, bound = axes.graph.operators[index], axes.calls[index], axes.bound[index]
     operand_bytes, result_bytes = costs.touched(call, None if bound is None else bound.rule)
     family = costs.family(operator.target)
@@ -72,11 +76,11 @@ def _operator(axes: AxisGraph, index: int) -> dict[str, Any]:
         "dtype": costs.dtype_name(costs.speed_dtype(call)),
         **({} if family is None else {"family": family}),
         "layout": axes.layout[index],
-        "choices": [_choice(choice) for choice in axes.choices[index]],
+        "choices": list(map(written, axes.choices[index])),
     }
 
 
-def _choice(choice: Choice) -> dict[str, Any]:
+def _choice(choice: Choice) -> msgspec.Raw:
     written: dict[str, Any] = {
         "inputs": [_placements(p) for p in choice.inputs],
         "outputs": [_placements(p) for p in choice.outputs],
@@ -87,7 +91,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
         written["collectives"] = [
             {"conversion": inner.conversion, "bytes": inner.bytes, "axis": inner.axis} for inner in choice.collectives
         ]
-    return written
+    return msgspec.Raw(msgspec.json.encode(written))
 
 
 def _placements(placements: Placements) -> list[str]:
