@@ -14,9 +14,10 @@
 //!   itself, since memory is given back at the last reader of a value and of its views;
 //! * *buffers*: what a collective needs beside its operand and result, while it runs. Shares that are padded are held
 //!   once per device, and once more where they are made so; a grouped gather or an exchange holds what is sent and
-//!   what is received. Where the shares lie one after another in memory (along a leading axis), what is received is the
-//!   result itself, or what is sent the operand; an all-reduce works in its result. Inside a composite operator the
-//!   result counts as well, since it is no value of the program.
+//!   what is received. Where the shares lie one after another in memory, what is received is the result itself, or
+//!   what is sent the operand: along the tensor's first occurrence, but not along another split class of its axis; an
+//!   all-reduce works in its result. Inside a composite operator the result counts as well, since it is no value of the
+//!   program.
 //!
 //! The peak is that of the sum, over the instructions.
 

@@ -48,6 +48,7 @@ impl Random {
         let flops: Vec<f64> = (0..1 + self.below(4)).map(|_| 1e9 * (0.2 + self.unit())).collect();
         let mut cluster = cluster(&flops, 1e8 * (0.1 + self.unit()), 1e-5 * self.unit());
         cluster.overlap = [0.0, 1.0, self.unit()][self.below(3)];
+        cluster.interference = [0.0, 1.0, self.unit()][self.below(3)];
         cluster
     }
 }

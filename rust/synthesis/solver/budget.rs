@@ -1,6 +1,6 @@
 //! How much a solve may cost, and how much it has cost so far.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,16 @@ impl<'a> Budget<'a> {
         }
     }
 
+    /// From now on, the clock may end whatever runs.
+    pub fn watch_clock(&self) {
+        // Not every number, such as infinity, is a `Duration`.
+        let seconds = self.limits.seconds.map(Duration::try_from_secs_f64);
+        let allowed = seconds.and_then(Result::ok);
+        self.watch
+            .end_at(allowed.and_then(|allowed| self.started.checked_add(allowed)));
+        self.watch.look();
+    }
+
     /// Notes that table entries were visited.
     pub fn work(&mut self, entries: u64) {
         self.work = self.work.saturating_add(entries);
@@ -95,8 +105,6 @@ impl<'a> Budget<'a> {
     }
 
     pub fn is_spent(&self) -> bool {
-        // Seconds as they are: not every number, such as infinity, is a `Duration`.
-        let out_of_time = |seconds| self.started.elapsed().as_secs_f64() >= seconds;
-        self.watch.is_stopped() || self.work >= self.limits.work || self.limits.seconds.is_some_and(out_of_time)
+        self.watch.is_over() || self.work >= self.limits.work
     }
 }

@@ -79,10 +79,10 @@ pub(super) fn eliminate_small(remainder: &mut Remainder, limit: u64, watch: &Wat
             continue; // until a neighbour's elimination changes its size
         }
         let neighbours = sizes.neighbours(remainder, variable);
-        entries += remainder.eliminate(variable, watch);
-        if watch.is_stopped() {
+        let Some(added) = remainder.eliminate(variable, watch) else {
             break;
-        }
+        };
+        entries += added;
         for neighbour in neighbours {
             queue.remove(&(queued[neighbour], neighbour));
             queued[neighbour] = sizes.entries(remainder, neighbour);

@@ -7,8 +7,8 @@ use super::rows::minima_of_columns;
 use super::table::{Table, Walk, row_major};
 use super::watch::Watch;
 
-/// The sum of tables that hold `variable`, minimised over it; its last entries are 0 where the watch was stopped.
-pub(super) fn minimise_over(variable: usize, tables: &[Table], watch: &Watch) -> Table {
+/// The sum of tables that hold `variable`, minimised over it; none where the watch ended it.
+pub(super) fn minimise_over(variable: usize, tables: &[Table], watch: &Watch) -> Option<Table> {
     let mut others: Vec<(usize, usize)> = Vec::new();
     for table in tables {
         let sizes = table.scope.iter().copied().zip(table.shape.iter().copied());
@@ -54,7 +54,7 @@ pub(super) fn minimise_over(variable: usize, tables: &[Table], watch: &Watch) ->
     let steps_of_loop = shape[before..outer.len()].iter().product::<usize>();
     for results in costs.chunks_exact_mut(width * steps_of_loop) {
         if watch.visited((results.len() * labels) as u64) {
-            break;
+            return None;
         }
         offsets.copy_from_slice(&walk.offsets);
         for result in results.chunks_exact_mut(width) {
@@ -68,7 +68,7 @@ pub(super) fn minimise_over(variable: usize, tables: &[Table], watch: &Watch) ->
         }
         walk.advance();
     }
-    Table { scope, shape, costs }
+    Some(Table { scope, shape, costs })
 }
 
 /// The sum of the tables' entries from these offsets on; in `space` unless it stands in a table, or is 0.

@@ -23,7 +23,8 @@ enum Greedy {
 /// Weights below this are cheaper to work off than a second order is to find.
 const CHEAP: u64 = 20_000;
 
-/// The cheaper of min-weight and weighted min-fill; none if both take more than `limit` entries, or the watch was stopped.
+/// The cheaper of min-weight and weighted min-fill; none if both take more than `limit` entries, or the watch
+/// ended it.
 pub(super) fn best_order(remainder: &Remainder, limit: u64, watch: &Watch<'_>) -> Option<Order> {
     let graph = Graph::new(remainder, watch);
     let first = graph.clone().order(Greedy::MinWeight, limit);
@@ -83,7 +84,7 @@ impl<'a> Graph<'a> {
         while let Some((_, node)) = queue.pop_first() {
             order.variables.push(self.variables[node]);
             order.entries = order.entries.saturating_add(self.weight(node));
-            if order.entries > limit || self.watch.is_stopped() {
+            if order.entries > limit || self.watch.is_over() {
                 return None;
             }
             for other in self.eliminate(node, greedy) {
@@ -130,6 +131,7 @@ impl<'a> Graph<'a> {
             }
         }
         for (index, &a) in neighbours.iter().enumerate() {
+            self.watch.visited(neighbours.len() as u64);
             let added: Vec<usize> = missing(&neighbours[index + 1..], &self.adjacent[a]).collect();
             for b in added {
                 if greedy == Greedy::WeightedMinFill {

@@ -228,8 +228,9 @@ impl Remainder {
         *self = rest;
     }
 
-    /// Eliminates a variable: its tables are added up and minimised over it. Returns the number of entries added up.
-    pub fn eliminate(&mut self, variable: usize, watch: &Watch) -> u64 {
+    /// Eliminates a variable: its tables are added up and minimised over it. Returns the number of entries added up;
+    /// none, and all is as before, where the watch ended it.
+    pub fn eliminate(&mut self, variable: usize, watch: &Watch) -> Option<u64> {
         debug_assert!(self.open[variable], "only open variables are eliminated");
         let costs = mem::take(&mut self.unary[variable]);
         let mut tables = vec![Table {
@@ -240,7 +241,12 @@ impl Remainder {
         for index in self.incident[variable].clone() {
             tables.push(self.take(index));
         }
-        let result = minimise_over(variable, &tables, watch);
+        let Some(result) = minimise_over(variable, &tables, watch) else {
+            let mut tables = tables.into_iter();
+            self.unary[variable] = tables.next().expect("its own costs").costs;
+            tables.for_each(|table| self.add(table));
+            return None;
+        };
         let entries = (result.costs.len() * self.labels[variable].len()) as u64;
         let scope = std::iter::once(&variable).chain(&result.scope);
         let labels = scope.map(|&v| (v, Rc::clone(&self.labels[v]))).collect();
@@ -252,7 +258,7 @@ impl Remainder {
         });
         self.proof.push(Step::Eliminate { variable });
         self.add(result);
-        entries
+        Some(entries)
     }
 
     /// Adds one table to another, whose variables include its own.

@@ -129,6 +129,7 @@ impl<'a> Solver<'a> {
         let mut size = FIRST_SIZE;
         let mut last_bound = f64::NEG_INFINITY;
         let mut status = self.eliminate_small(size)?;
+        self.budget.watch_clock();
         let open = self.remainder.variables().count();
         self.width = FIRST_WIDTH * (MANY_VARIABLES / open as f64).min(1.0);
         let mut passes = PASSES;
@@ -392,7 +393,9 @@ fn eliminate_all(remainder: &mut Remainder, order: &Order, budget: &mut Budget) 
         if budget.is_spent() {
             break;
         }
-        let entries = remainder.eliminate(variable, budget.watch);
+        let Some(entries) = remainder.eliminate(variable, budget.watch) else {
+            break;
+        };
         budget.eliminated(entries);
     }
 }

@@ -1,7 +1,8 @@
-//! Someone who looks on while a solve runs, and may stop it.
+//! Someone who looks on while a solve runs, and may stop it; and the clock that may end it.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::time::Instant;
 
 use super::solution::SolveError;
 
@@ -32,6 +33,8 @@ pub struct Watch<'a> {
     /// Table entries since the last look.
     entries: Cell<u64>,
     stopped: Cell<bool>,
+    deadline: Cell<Option<Instant>>,
+    late: Cell<bool>,
 }
 
 impl Default for Watch<'_> {
@@ -46,6 +49,8 @@ impl Default for Watch<'_> {
             }),
             entries: Cell::new(0),
             stopped: Cell::new(false),
+            deadline: Cell::new(None),
+            late: Cell::new(false),
         }
     }
 }
@@ -65,6 +70,16 @@ impl<'a> Watch<'a> {
         self.stopped.get()
     }
 
+    /// Whether to return, leaving what was reached whole: the observer has stopped the solve, or its time is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_stopped() || self.late.get()
+    }
+
+    /// Looks at the clock as well from now on. A time that no clock reaches is none.
+    pub(super) fn end_at(&self, deadline: Option<Instant>) {
+        self.deadline.set(deadline);
+    }
+
     /// # Errors
     /// [`SolveError::Stopped`] if the observer has stopped the solve.
     pub(super) fn check(&self) -> Result<(), SolveError> {
@@ -75,19 +90,22 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Notes that about so many table entries were visited. Returns whether to stop.
+    /// Notes that about so many table entries were visited. Returns [`Self::is_over`].
     pub(crate) fn visited(&self, entries: u64) -> bool {
         let entries = self.entries.get() + entries;
         self.entries.set(entries);
         if entries >= INTERVAL {
             self.look();
         }
-        self.is_stopped()
+        self.is_over()
     }
 
-    /// Calls the observer now.
+    /// Looks at the clock and calls the observer now.
     pub(crate) fn look(&self) {
         self.entries.set(0);
+        if self.deadline.get().is_some_and(|deadline| Instant::now() >= deadline) {
+            self.late.set(true);
+        }
         if let Some(observer) = self.observer
             && !self.is_stopped()
         {

@@ -61,7 +61,7 @@ fn plain_elimination(problem: &Problem) -> f64 {
                 shape: vec![size],
                 costs: vec![0.0; size],
             });
-            tables.push(minimise_over(variable, &bucket, &Watch::default()));
+            tables.push(minimise_over(variable, &bucket, &Watch::default()).expect("nobody ends it"));
         }
     }
     tables.iter().map(|table| table.costs[0]).sum()

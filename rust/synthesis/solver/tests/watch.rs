@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
+use std::time::Instant;
 
+use super::super::remainder::Remainder;
 use super::*;
 
 /// Solves a problem, and stops after so many looks. Returns what was seen.
@@ -50,6 +52,27 @@ fn an_observer_stops_a_solve_wherever_it_is() {
         assert_eq!(outcome.unwrap_err(), SolveError::Stopped);
         assert_eq!(seen.len(), stop, "it is not called again");
     }
+}
+
+#[test]
+fn what_time_ends_leaves_an_equal_problem() {
+    let problem = ladder(12, 4, 3, 3);
+    let mut remainder = Remainder::new(&problem);
+    let bound = remainder.bound();
+    let watch = Watch::default();
+    watch.end_at(Some(Instant::now()));
+    watch.look();
+    assert!(watch.is_over() && !watch.is_stopped());
+    for variable in 0..12 {
+        assert_eq!(remainder.eliminate(variable, &watch), None);
+    }
+    assert!(near(remainder.bound(), bound));
+    for variable in 0..12 {
+        assert!(remainder.eliminate(variable, &Watch::default()).is_some());
+    }
+    let assignment = remainder.assignment();
+    assert!(near(remainder.constant, plain_elimination(&problem)));
+    assert!(near(problem.cost(&assignment), remainder.constant));
 }
 
 #[test]
