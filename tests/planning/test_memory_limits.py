@@ -97,11 +97,11 @@ def test_limits_do_not_lose_a_plan_that_fits(after: int, monkeypatch: pytest.Mon
     need = max(plan_axes(axes, cluster(1e9, 1e9, bandwidth=1e7), optimiser=100).predicted_memory)
     synthesise, asked = Engine.synthesise, list[Prices]()
 
-    def failing(engine: Engine, splits: object, prices: Prices, constraints: object) -> object:
+    def failing(engine: Engine, splits: object, prices: Prices, constraints: object, work: int | None = None) -> object:
         asked.extend([prices] if prices.memory is not None else [])
         if prices.memory is not None and len(asked) > after:
             raise CutShortError("no program: the test ends this search")
-        return synthesise(engine, splits, prices, constraints)
+        return synthesise(engine, splits, prices, constraints, work)
 
     monkeypatch.setattr(Engine, "synthesise", failing)
     # ZeRO-3 fits, whatever the search finds.

@@ -70,11 +70,11 @@ def test_limits_that_end_the_search_with_segments_leave_the_plan_without(monkeyp
     axes, machines = step(*models.vgg19(batch=24, narrow=8)[:3]).axes, cluster(2e12, 1e12, 1e12, bandwidth=6e9)
     plain, whole = without_classes(monkeypatch, axes, machines), Engine.synthesise
 
-    def cut_short(self, splits, prices, constraints):
+    def cut_short(self, splits, prices, constraints, work=None):
         if "batch@2" in splits:
             self.search_gap = 1.0
             raise CutShortError("no program: limits")
-        return whole(self, splits, prices, constraints)
+        return whole(self, splits, prices, constraints, work)
 
     monkeypatch.setattr(Engine, "synthesise", cut_short)
     plan = plan_axes(axes, machines)
