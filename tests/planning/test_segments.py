@@ -36,7 +36,7 @@ def cluster(*devices, bandwidth, memory=1e12):
 def without_classes(monkeypatch, axes, machines):
     """The plan where every axis has one split."""
     with monkeypatch.context() as patched:
-        patched.setattr(outer, "with_segments", lambda problem, best, tried: (problem, best))
+        patched.setattr(outer, "with_segments", lambda problem, best, tried, memory: (problem, best))
         patched.setattr(outer, "with_storage", lambda problem, best, fastest, memory: (problem, best))
         return plan_axes(axes, machines)
 

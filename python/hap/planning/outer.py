@@ -100,8 +100,7 @@ def _search(problem: Problem, progress: Progress) -> Found:
         problem, best = with_storage(problem, best, tried[0], memory)
     if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
-    if problem is given:
-        problem, best = with_segments(problem, best, tried)
+    problem, best = with_segments(problem, best, tried if problem is given else [], memory)
     progress.update("lower bound")
     best, bound = _raise_bound(problem, best, tried, memory)
     gap = problem.engine.search_gap

@@ -16,7 +16,7 @@ import numpy as np
 
 from hap.balance import fractions
 from hap.balance.stages import Array, Linear
-from hap.planning.engine import NoProgramError, Prices, parse_program
+from hap.planning.engine import MemoryPrices, NoProgramError, Prices, parse_program
 from hap.planning.problem import Candidate, Problem, balanced, candidate, computed_axes, moved_axes
 from hap.program import Convert, Program, SplitClass
 from hap.rules.classes import class_name
@@ -33,13 +33,16 @@ BUSY = 0.9
 HALVINGS = 40
 
 
-def with_segments(problem: Problem, best: Candidate, tried: Sequence[Candidate]) -> tuple[Problem, Candidate]:
+def with_segments(
+    problem: Problem, best: Candidate, tried: Sequence[Candidate], memory: MemoryPrices | None = None
+) -> tuple[Problem, Candidate]:
     """The problem with a further split class of an axis and its best program, where that is faster; else as they are.
 
     Args:
         problem: the problem.
         best: its best program.
         tried: other programs of it, with their splits.
+        memory: where it is scarce, its prices.
     """
     if problem.divided is None:
         return problem, best
@@ -48,7 +51,7 @@ def with_segments(problem: Problem, best: Candidate, tried: Sequence[Candidate])
         name = class_name(axis, "compute")
         wider = problem.divided({name: SplitClass(axis, "compute")})
         wider.engine.observer = problem.engine.observer
-        program = _alternate(wider, axis, name, best)
+        program = _alternate(wider, axis, name, best, memory)
         problem.engine.search_gap = wider.engine.search_gap = max(problem.engine.search_gap, wider.engine.search_gap)
         if program.better_than(found[1], problem.engine.machine.capacity):
             found = (wider, program)
@@ -56,7 +59,7 @@ def with_segments(problem: Problem, best: Candidate, tried: Sequence[Candidate])
     return found if gained > WORTH_KEEPING else (problem, best)
 
 
-def _alternate(problem: Problem, axis: str, name: str, start: Candidate) -> Candidate:
+def _alternate(problem: Problem, axis: str, name: str, start: Candidate, memory: MemoryPrices | None) -> Candidate:
     """Synthesis and balance in turns; the best program that uses both classes.
 
     The class is split evenly at first, the axis as it was, or by speed where that was evenly, too.
@@ -71,7 +74,8 @@ def _alternate(problem: Problem, axis: str, name: str, start: Candidate) -> Cand
         made: Candidate | None = None
         for each in prices:
             try:
-                synthesis = problem.engine.synthesise(splits, each, problem.constraints)
+                priced = msgspec.structs.replace(each, memory=memory)
+                synthesis = problem.engine.synthesise(splits, priced, problem.constraints)
             except NoProgramError:
                 # Limits may end the search on the larger graph; what was found before stands.
                 continue

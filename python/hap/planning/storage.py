@@ -1,7 +1,7 @@
 """Storage: parameters at rest split otherwise than the operators that read them, where memory is scarce.
 
 Operators want shares by speed, parameters with their gradients and the optimiser's state want them by memory. An axis
-that both are sharded along gets a split class of its own for what is at rest, with a re-split or a gather at each use.
+that both may be sharded along gets a split class for what is at rest, with a re-split or a gather at each use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def with_storage(
         memory: the prices of memory that led to it.
     """
     standing = {axis for axes in problem.parameters.values() for axis in axes}
-    shared = sorted(computed_axes(best.program) & standing - problem.fixed.keys() - problem.classes.keys())
+    computed = computed_axes(best.program) | computed_axes(fastest.program)
+    shared = sorted(computed & standing - problem.fixed.keys() - problem.classes.keys())
     classes = {class_name(axis, "storage"): SplitClass(axis, "storage") for axis in shared}
     classes = {name: each for name, each in classes.items() if name not in problem.classes}
     if problem.divided is None or not classes:
