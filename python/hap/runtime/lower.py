@@ -202,6 +202,8 @@ class _Emitter:
         self.graph = fx.Graph()
         self.graph.set_codegen(_BoxedCodeGen())
         self.values: dict[Property, fx.Node] = {}
+        # What makes them: the number of a step, the property, the step.
+        self.made: dict[Property, tuple[int, Property, Step]] = {}
         tensors = rewrite.axes.graph.tensors
         for prop in inputs:
             node = self.graph.create_node("placeholder", "input", name=tensors[prop.tensor].name)
@@ -216,6 +218,9 @@ class _Emitter:
     def finish(self, outputs: list[Property]) -> fx.Graph:
         """End the graph with these outputs."""
         self.graph.output([self.values[prop] for prop in outputs])
+        for prop, made in self.made.items():
+            if prop in self.values:
+                self.values[prop].meta.setdefault(MADE, made)
         _drop_unused(self.graph)
         return self.graph
 
@@ -230,12 +235,13 @@ class _Emitter:
     def steps(self, steps: tuple[Step, ...]) -> None:
         """Write the nodes of all steps."""
         for number, step in enumerate(steps):
+            for prop in gains_of(step):
+                self.made.setdefault(prop, (number, prop, step))
+        for step in steps:
             if isinstance(step, Apply):
                 self.apply(step)
             else:
                 self.values.setdefault(step.gains, self.change(step.instruction, step.needs, step.gains))
-            for prop in gains_of(step):
-                self.values[prop].meta.setdefault(MADE, (number, prop, step))
 
     def apply(self, step: Apply) -> None:
         """Write the calls of an operator's local code; results bear their names in the reference program."""
