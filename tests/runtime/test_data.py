@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from hap.runtime.local_inputs import LocalInput
 from tests import models
 from tests.runtime.jobs import cluster
 
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 SIZE = 23
 
 
@@ -145,7 +147,7 @@ def test_an_epoch_goes_on_under_another_plan(workers: dict[str, Any]) -> None:
         assert together([iter(loader) for _, loader in again]) == one_device(4, 4, options)
 
 
-def test_a_sampler_goes_on_by_its_own_state() -> None:
+def test_a_sampler_goes_on_by_its_own_state(tmp_path: Path) -> None:
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "drop_last": False, "seed": 5}
     sampler, other = (hap.DistributedSampler(Numbers(), split([12]), **options) for _ in range(2))
     sampler.set_epoch(2)
@@ -154,7 +156,8 @@ def test_a_sampler_goes_on_by_its_own_state() -> None:
     expected = one_device(2, 4, options)
     assert [next(running) for _ in range(2)] == expected[:2]
     state = sampler.state_dict()
-    other.load_state_dict(state)
+    hap.save(tmp_path / "checkpoint", {"sampler": sampler})
+    hap.load(tmp_path / "checkpoint", {"sampler": other})
     assert other.state_dict() == state
     assert (other.epoch, list(other)) == (2, expected[2:])
     assert list(other) == expected  # the epoch once more
