@@ -73,9 +73,10 @@ def tiny(options: argparse.Namespace) -> Built:
 MODELS = {"gpt2": gpt2, "gpt": gpt, "tiny": tiny}
 
 
-def stepper(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], None]:
+def stepper(
+    model: Any, optimiser: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[], None]:
     """A whole training step of a model."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step() -> None:
         output = model(*args, **kwargs)
@@ -101,9 +102,10 @@ def compared(plain: Sequence[float], ours: Sequence[float], what: str) -> str:
     return f"by the {what} {middle:.3f} ({low:.3f} to {high:.3f}; {medians} ms)"
 
 
-def peak(step: Callable[[], None], model: nn.Module) -> int:
-    """The most bytes held during a step beside parameters, buffers, and what does not belong to the model."""
-    with Held([*model.parameters(), *model.buffers()]) as held:
+def peak(step: Callable[[], None], model: nn.Module, optimiser: torch.optim.Optimizer) -> int:
+    """The most bytes held during a step beside parameters, buffers and the optimiser's state."""
+    state = [value for one in optimiser.state.values() for value in one.values()]
+    with Held([*model.parameters(), *model.buffers(), *state]) as held:
         before = held.now
         step()
     return held.peak - before
@@ -113,6 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Steps through hap over the same steps of the plain module.")
     parser.add_argument("--model", choices=MODELS, default="gpt2")
     parser.add_argument("--quick", action="store_true", help="a tiny shape, few steps")
+    parser.add_argument("--compile", action="store_true", help="with torch.compile on the side of hap")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=128)
@@ -128,8 +131,9 @@ def main() -> None:
     torch.manual_seed(0)
     module, args, kwargs = MODELS[options.model](options)
     eager = copy.deepcopy(module.train())
-    model = hap.parallelize(module, DEVICE, args, kwargs)
-    steps = [stepper(eager, args, kwargs), stepper(model, args, kwargs)]
+    model = hap.parallelize(module, DEVICE, args, kwargs, compile=options.compile)
+    optimisers = [torch.optim.AdamW(one.parameters(), lr=1e-4) for one in (eager, model)]
+    steps = [stepper(*pair, args, kwargs) for pair in zip((eager, model), optimisers, strict=True)]
     for step in steps * 2:
         step()
     for threads in options.threads:
@@ -142,9 +146,9 @@ def main() -> None:
         told = [compared(*pair, what) for what, *pair in zip(("clock", "processor"), plain, ours, strict=True)]
         print(f"{options.model}, {threads} threads: {'; '.join(told)}")
     parts = model.plan.memory_parts[0]
-    planned = parts.gradients + parts.optimiser + parts.activations
-    held = ", ".join(f"{peak(one, of) / 1e6:.1f}" for one, of in zip(steps, (eager, model), strict=True))
-    print(f"{options.model}, peak in MB beside parameters, eager and hap: {held}; planned: {planned / 1e6:.1f}")
+    peaks = [peak(*one) for one in zip(steps, (eager, model), optimisers, strict=True)]
+    told = ", ".join(f"{one / 1e6:.1f}" for one in (*peaks, parts.gradients + parts.activations))
+    print(f"{options.model}, MB at the peak beside parameters and optimiser, eager, hap, and as planned: {told}")
 
 
 if __name__ == "__main__":

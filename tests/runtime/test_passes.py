@@ -49,7 +49,7 @@ class Writer:
 
 INPUTS = (torch.arange(6.0).view(2, 3) + 1, torch.arange(6.0).view(3, 2) - 2)
 UNARY = (aten.relu.default, aten.neg.default, aten.tanh.default)
-BINARY = (aten.add.Tensor, aten.mul.Tensor, aten.sub.Tensor, aten.threshold_backward.default)
+BINARY = (aten.add.Tensor, aten.mul.Tensor, aten.sub.Tensor, aten.tanh_backward.default)
 
 
 def random_graph(generator: random.Random) -> Writer:
@@ -64,8 +64,7 @@ def random_graph(generator: random.Random) -> Writer:
             case 0:
                 writer.call(generator.choice(UNARY), one)
             case 1 | 2:
-                operator = generator.choice(BINARY)
-                writer.call(operator, one, other, *([0] if operator is BINARY[-1] else []))
+                writer.call(generator.choice(BINARY), one, other)
             case 3:
                 writer.call(aten.permute.default, one, list(reversed(range(value.dim()))))
             case 4:
@@ -75,7 +74,9 @@ def random_graph(generator: random.Random) -> Writer:
                 row = writer.call(aten.select.int, one, 0, 0) if value.dim() > 1 else one
                 writer.call(aten.expand.default, row, [2, *writer.values[row].shape])
             case 6:
-                writer.call(aten.index_add.default, one, 0, writer.call(aten.arange.default, value.shape[0]), other)
+                rows = writer.call(aten.arange.default, value.shape[0])
+                zeros = writer.call(aten.full.default, list(value.shape), 0.0)
+                writer.call(aten.index_add.default, zeros, 0, rows, other)
     writer.graph.output(generator.sample(list(writer.values), k=generator.randint(1, 3)))
     writer.graph.eliminate_dead_code()
     return writer
@@ -87,11 +88,14 @@ def test_random_graphs_keep_their_values(seed: int) -> None:
     for _ in range(20):
         writer = random_graph(generator)
         inputs = [value.clone() for value in INPUTS]
-        expected = [value.clone() for value in writer.run(inputs)]
+        results = writer.run(inputs)
+        # Copies in the same order in memory, gaps and all.
+        expected = [value.as_strided(value.shape, value.stride()) for value in copy.deepcopy(results)]
         for one in PASSES:
             one(writer.graph, lambda graph=writer.graph: Aliases(graph))
         for found, wanted in zip(writer.run(inputs), expected, strict=True):
             assert torch.equal(found, wanted), writer.graph
+            assert found.stride() == wanted.stride(), writer.graph
         assert all(torch.equal(now, before) for now, before in zip(inputs, INPUTS, strict=True))
 
 
@@ -141,16 +145,16 @@ def test_saved_views_of_one_memory_are_all_read_before_it_is_written_to() -> Non
     assert written(writer.graph) == [late.name]
 
 
-def test_reshapes_of_reshapes_are_one() -> None:
-    writer = Writer(INPUTS[:1])
-    (x,) = writer.values
-    turned = writer.call(aten.permute.default, x, [1, 0])
-    copied = writer.call(aten.reshape.default, turned, [6])
-    same = writer.call(aten.reshape.default, writer.call(aten.reshape.default, copied, [2, 3]), [6])
-    writer.graph.output([writer.call(aten.neg.default, same), copied])
+def test_reshapes_that_cannot_copy_are_one() -> None:
+    writer = Writer(INPUTS)
+    product = writer.call(aten.mm.default, *writer.values)
+    same = writer.call(aten.reshape.default, writer.call(aten.reshape.default, product, [4]), [2, 2])
+    turned = writer.call(aten.permute.default, product, [1, 0])
+    other = writer.call(aten.reshape.default, writer.call(aten.reshape.default, turned, [4]), [2, 2])
+    results = [writer.call(aten.neg.default, one) for one in (same, other)]
+    writer.graph.output(results)
     assert views.drop(writer.graph, lambda: Aliases(writer.graph)) == 2
-    (neg, _) = writer.graph.output_node().args[0]
-    assert neg.args == (copied,)
+    assert [one.args for one in results] == [(product,), (other,)]
 
 
 @pytest.mark.parametrize(("shape", "dim"), [((5, 7), 1), ((2, 7, 3), 1)])
@@ -211,7 +215,7 @@ def test_passes_fire_on_a_model_and_its_training_stays_that_of_one_device() -> N
     with mock.patch.object(lower, "PASSES", [counting(one) for one in PASSES]):
         model = hap.parallelize(module, DEVICE, (x,))
     assert counts["cross_entropy"] == counts["rows"] == 1, counts
-    assert min(counts["views"], counts["in_place"]) > 2, counts
+    assert min(counts["views"], counts["in_place"]) > 0, counts
     for _ in range(2):  # the second accumulates
         losses = [one(x) for one in (plain, model)]
         for loss in losses:

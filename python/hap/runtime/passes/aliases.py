@@ -18,8 +18,10 @@ aten = torch.ops.aten
 
 _FRESH = frozenset({torch.ops.hap.dropout.default})
 """Operators of hap's own whose result is memory of its own."""
-_REPEATING = frozenset({"expand", "expand_as", "as_strided", "unfold", "broadcast_to"})
-"""Views that may show one element at several places."""
+_WHOLE = frozenset(
+    {"view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "detach", "alias"}
+)
+"""Views that show each element of what they view once."""
 
 
 class Aliases:
@@ -36,7 +38,7 @@ class Aliases:
         self._parent: dict[fx.Node, fx.Node] = {}
         self._last: dict[fx.Node, int] = {}
         self._foreign: dict[fx.Node, bool] = {}
-        self._repeating: set[fx.Node] = set()
+        self._partial: set[fx.Node] = set()
         self._items: dict[tuple[Any, ...], fx.Node] = {}
         mine = {position for group in owned for position in group}
         for node, index in self.position.items():
@@ -56,8 +58,8 @@ class Aliases:
         if views is None:
             self._foreign[node] = True
             views = node.all_input_nodes
-        elif _name(node) in _REPEATING or any(one in self._repeating for one in views):
-            self._repeating.add(node)
+        elif views and not (_shows_all(node) and self._partial.isdisjoint(views)):
+            self._partial.add(node)
         for one in views:
             self.unite(node, one)
         if node.target is getitem:
@@ -82,13 +84,13 @@ class Aliases:
         """Whether someone outside of the graph may have the memory."""
         return self._foreign[self.group(node)]
 
-    def repeats(self, node: fx.Node) -> bool:
-        """Whether the value may show one element at several places."""
-        return node in self._repeating
+    def partial(self, node: fx.Node) -> bool:
+        """Whether the value may leave out elements of its memory, or show one at several places."""
+        return node in self._partial
 
     def free_after(self, value: Any, user: fx.Node) -> bool:
         """Whether ``user``, which reads ``value``, may write its result there: nothing reads it later or otherwise."""
-        if not isinstance(value, fx.Node) or self.outside(value) or self.repeats(value):
+        if not isinstance(value, fx.Node) or self.outside(value) or self.partial(value):
             return False
         group = self.group(value)
         readers = [one for one in user.all_input_nodes if self.group(one) is group]
@@ -120,14 +122,17 @@ def viewed(node: fx.Node) -> list[fx.Node] | None:
     return found
 
 
-def _name(node: fx.Node) -> str:
-    return node.target._schema.name.split("::")[1] if isinstance(node.target, torch._ops.OpOverload) else ""
+def _shows_all(node: fx.Node) -> bool:
+    """Whether a view shows each element of what it views once; what was written to shows itself."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and (schema.is_mutable or schema.name.removeprefix("aten::") in _WHOLE)
 
 
 def owned(forward: fx.Graph, saved: int) -> list[set[int]]:
     """Of the last ``saved`` results of a forward those whose memory nobody else has: positions among them, in groups.
 
-    What a result shares with an input, with a result that is not saved, or with what is unknown is left out.
+    Left out is what may share memory with an input, with a result that is not saved, or with what is unknown, and what
+    is seen through a part of it.
     """
     aliases = Aliases(forward)
     (results,) = forward.output_node().args
@@ -135,7 +140,7 @@ def owned(forward: fx.Graph, saved: int) -> list[set[int]]:
     count = len(results) - saved
     nodes = [one for one in results if isinstance(one, fx.Node)]
     assert len(nodes) == len(results)
-    others = {aliases.group(one) for index, one in enumerate(nodes) if index < count or aliases.repeats(one)}
+    others = {aliases.group(one) for index, one in enumerate(nodes) if index < count or aliases.partial(one)}
     found: dict[fx.Node, set[int]] = {}
     for position, one in enumerate(nodes[count:]):
         group = aliases.group(one)

@@ -1,20 +1,21 @@
 """Elementwise operators write their result to the memory of an operand that is not needed any more.
 
-So do those that change some elements of an operand only (scatter, index_put, ...). Saves the allocation, which on CPUs
-costs about as much as the operation where the tensor is large, and the memory itself.
+So do those that change some elements of a new tensor of one number (scatter, index_put, ...). Saves the allocation,
+which on CPUs costs about as much as the operation where the tensor is large, and the memory itself. The operand is the
+first one, whose order in memory the result would have taken anyway (but for the gradient of a threshold, as of relu,
+which would take that of the other).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import fx
 
 from hap.runtime.passes.aliases import Aliases
-from hap.runtime.passes.values import known
+from hap.runtime.passes.values import arguments, known
 
 aten = torch.ops.aten
 
@@ -33,6 +34,8 @@ def _writing(operator: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, st
     """The overload of an elementwise operator that takes where to write the result, and the name of that argument."""
     if torch.Tag.pointwise not in operator.tags or len(operator._schema.returns) != 1:
         return None
+    if any(one.name == "memory_format" for one in operator._schema.arguments):
+        return None  # asks for an order of its own
     own = [(one.name, str(one.type)) for one in operator._schema.arguments]
     packet = operator.overloadpacket
     for name in packet.overloads():
@@ -65,19 +68,14 @@ def reuse(graph: fx.Graph, find: Callable[[], Aliases]) -> int:
     return count
 
 
-def _reads(value: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether a value is among the arguments, or in a list among them."""
-    found: list[fx.Node] = []
-    fx.node.map_arg(arguments, found.append)
-    return value in found
-
-
 def _operand(node: fx.Node, aliases: Aliases) -> fx.Node | None:
     """The operand whose memory the result may take."""
-    result, candidates = known(node), list[Any]()
+    first = node.args[0] if node.args else None
+    if not isinstance(first, fx.Node) or not aliases.free_after(first, node):
+        return None
     if node.target in _CHANGING:
-        # The others are read while it is written to.
-        candidates = [one for one in node.args[:1] if not _reads(one, node.args[1:])]
-    elif result is not None and _writing(node.target) is not None:
-        candidates = [one for one in node.all_input_nodes if known(one) == result]
-    return next((one for one in candidates if aliases.free_after(one, node)), None)
+        # The order in memory of some results is not that of the operand; that of new numbers is plain.
+        return first if arguments(first, aten.full.default) else None
+    assert isinstance(node.target, torch._ops.OpOverload)
+    result = known(node)
+    return first if result is not None and known(first) == result and _writing(node.target) is not None else None

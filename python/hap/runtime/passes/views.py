@@ -1,4 +1,4 @@
-"""Reshapes to the shape that a value has already are dropped, as are those of reshapes that nothing else reads."""
+"""Reshapes to the shape that a value has already are dropped, and chains of them are one where they cannot copy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 from torch import fx
 
 from hap.runtime.passes.aliases import Aliases
-from hap.runtime.passes.values import arguments, known
+from hap.runtime.passes.values import arguments, erase_unused, known
 
 aten = torch.ops.aten
 
+_CONTIGUOUS = (aten.mm.default, aten.addmm.default, aten.bmm.default)
 _RESHAPES = (aten.reshape.default, aten.view.default)
 
 
@@ -23,10 +24,9 @@ def drop(graph: fx.Graph, find: Callable[[], Aliases]) -> int:
         if not called:
             continue
         source, shape = called
-        # Of a reshape that may copy, a second reader would make a second copy.
-        while (inner := arguments(source, *_RESHAPES)) and len(source.users) == 1:
-            node.target, node.args = aten.reshape.default, (inner[0], shape)
-            graph.erase_node(source)
+        while (inner := arguments(source, *_RESHAPES)) and _lies_as_shaped(source):
+            node.args = (inner[0], shape)
+            erase_unused(source)
             source = inner[0]
             count += 1
         before = known(source)
@@ -36,3 +36,10 @@ def drop(graph: fx.Graph, find: Callable[[], Aliases]) -> int:
             graph.erase_node(node)
             count += 1
     return count
+
+
+def _lies_as_shaped(node: fx.Node) -> bool:
+    """Whether a value surely lies in memory as its shape says, so that no reshape copies it."""
+    while inner := arguments(node, *_RESHAPES):
+        node = inner[0]
+    return node.target in _CONTIGUOUS
