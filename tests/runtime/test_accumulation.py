@@ -20,7 +20,7 @@ from hap.errors import HapError
 from hap.runtime import lockstep
 from hap.runtime.accumulate import Parts, in_parts
 from hap.runtime.code import Code
-from hap.runtime.collectives import STEPS
+from hap.runtime.collectives import moves
 from hap.runtime.lower import lower
 from hap.runtime.placing import layout
 from hap.runtime.schedule import Property
@@ -102,7 +102,7 @@ def test_two_microbatches_under_random_programs(name: str, seed: int) -> None:
 
 def collectives(code: Code | None) -> int:
     assert code is not None
-    return sum(node.target in STEPS for node in code.graph.nodes)
+    return sum(moves(node.target) for node in code.graph.nodes)
 
 
 def test_reductions_wait_for_the_end() -> None:

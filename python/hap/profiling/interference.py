@@ -9,6 +9,7 @@ import torch
 from hap.profiling.clock import Work, once, quartile, rounds
 from hap.runtime.agree import Control
 from hap.runtime.group import Group
+from hap.runtime.requests import AllReduce, Steps
 
 # Elements that are reduced, and rows and columns of matrices that are multiplied meanwhile.
 SIZES = (2**18, 2**20, 2**22)
@@ -28,7 +29,7 @@ def measure(group: Group, control: Control, device: torch.device, *, seconds: fl
         buffer = torch.zeros(size, device=device)
 
         def communicate(buffer: torch.Tensor = buffer) -> None:
-            group.start(buffer)()
+            group.start("an all-reduce", _reduced(buffer)).wait()
 
         (moving, product) = (once(work, device) for work in (communicate, lambda: matrix @ matrix))
         products = max(control.gather(1 + int(LONGER * moving / product), "timing an all-reduce"))
@@ -38,9 +39,9 @@ def measure(group: Group, control: Control, device: torch.device, *, seconds: fl
                 torch.mm(matrix, matrix)
 
         def both(buffer: torch.Tensor = buffer, products: int = products) -> None:
-            wait = group.start(buffer)
+            pending = group.start("an all-reduce", _reduced(buffer))
             compute(products)
-            wait()
+            pending.wait()
 
         works.extend((work, once(work, device)) for work in (communicate, compute, both))
     found = list(rounds(works, device, seconds=seconds, ranks=control))
@@ -48,6 +49,12 @@ def measure(group: Group, control: Control, device: torch.device, *, seconds: fl
     slowest = [[max(times) for times in zip(*ranks, strict=True)] for ranks in zip(*everybody, strict=True)]
     times = [quartile(times) for times in zip(*slowest, strict=True)]
     return slowed(times)
+
+
+def _reduced(buffer: torch.Tensor) -> Steps:
+    """An all-reduce in place."""
+    yield AllReduce(buffer)
+    return buffer
 
 
 def slowed(times: list[float]) -> float:

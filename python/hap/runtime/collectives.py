@@ -6,7 +6,9 @@ be sharded. A conversion is written once, as *steps*: a generator that packs, yi
 :mod:`torch.distributed` (:class:`hap.runtime.group.Group`), the lock-step run in memory
 (:mod:`hap.runtime.lockstep`): both pack the same way.
 
-The functions named after conversions are what lowered graphs call. They never write to the tensor that they are given.
+The functions named after conversions carry one out to its end. Lowered graphs :func:`start` conversions as soon as the
+operand is there and :func:`wait` for them at the first use of the result. None writes to the tensor that it is given,
+but it must stay as it is until the end: what is sent may be its own memory.
 """
 
 from __future__ import annotations
@@ -21,7 +23,17 @@ import torch
 from hap.program import Implementation
 from hap.rules import pieces
 from hap.rules.pieces import Blocks
-from hap.runtime.requests import AllGather, AllReduce, AllToAll, Broadcasts, Ranks, Reduces, ReduceScatter, Steps
+from hap.runtime.requests import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcasts,
+    Pending,
+    Ranks,
+    Reduces,
+    ReduceScatter,
+    Steps,
+)
 
 
 class Along(NamedTuple):
@@ -121,7 +133,7 @@ def all_gather(
         group: the ranks.
     """
     steps = all_gather_steps(tensor, shape=shape, along=along, implementation=implementation, rank=group.rank)
-    return group.run(f'all_gather of "{name}" ({implementation})', steps)
+    return group.run(_title("all_gather", name, implementation), steps)
 
 
 def reduce_scatter_steps(
@@ -176,7 +188,7 @@ def reduce_scatter(
         group: the ranks.
     """
     steps = reduce_scatter_steps(tensor, shape=shape, along=along, implementation=implementation, rank=group.rank)
-    return group.run(f'reduce_scatter of "{name}" ({implementation})', steps)
+    return group.run(_title("reduce_scatter", name, implementation), steps)
 
 
 @lru_cache(maxsize=1024)
@@ -245,7 +257,7 @@ def all_to_all(
         group: the ranks.
     """
     steps = all_to_all_steps(tensor, shape=shape, source=source, target=target, rank=group.rank)
-    return group.run(f'all_to_all of "{name}"', steps)
+    return group.run(_title("all_to_all", name), steps)
 
 
 def re_split_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Along, target: Along, rank: int) -> Steps:
@@ -286,7 +298,7 @@ def re_split(
         group: the ranks.
     """
     steps = re_split_steps(tensor, shape=shape, source=source, target=target, rank=group.rank)
-    return group.run(f're_split of "{name}"', steps)
+    return group.run(_title("re_split", name), steps)
 
 
 def all_reduce_steps(tensor: torch.Tensor, *, op: Literal["sum", "max"] = "sum", rank: int) -> Steps:
@@ -299,7 +311,7 @@ def all_reduce_steps(tensor: torch.Tensor, *, op: Literal["sum", "max"] = "sum",
 
 def all_reduce(tensor: torch.Tensor, *, name: str, group: Ranks, op: Literal["sum", "max"] = "sum") -> torch.Tensor:
     """``Partial`` to ``Replicate``: every rank gets the sum over the ranks, or the largest, element by element."""
-    return group.run(f'all_reduce of "{name}"', all_reduce_steps(tensor, op=op, rank=group.rank))
+    return group.run(_title("all_reduce", name), all_reduce_steps(tensor, op=op, rank=group.rank))
 
 
 def stack_steps(tensor: torch.Tensor, *, ranks: int, rank: int) -> Steps:
@@ -364,3 +376,27 @@ STEPS: dict[Callable[..., Any], Callable[..., Steps]] = {
 
 The steps take the function's arguments, but for ``name`` and ``group``, and ``rank``.
 """
+
+
+def start(collective: str, tensor: torch.Tensor, *, name: str, group: Ranks, **arguments: Any) -> Pending:
+    """Begin one of :data:`STEPS`, by the name of its function, with that function's arguments.
+
+    All ranks start the same collectives in the same order. :func:`wait` gives the result.
+    """
+    steps = STEPS[globals()[collective]](tensor, **arguments, rank=group.rank)
+    return group.start(_title(collective, name, arguments.get("implementation")), steps)
+
+
+def wait(pending: Pending) -> torch.Tensor:
+    """The result of what was started, once it is there."""
+    return pending.wait()
+
+
+def moves(target: object) -> bool:
+    """Whether a lowered graph that calls this meets the other ranks there."""
+    return target is start or target in STEPS
+
+
+def _title(collective: str, name: str, implementation: str | None = None) -> str:
+    """How errors call a collective."""
+    return f'{collective} of "{name}"' + (f" ({implementation})" if implementation else "")

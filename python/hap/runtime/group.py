@@ -12,7 +12,17 @@ import torch
 import torch.distributed as dist
 
 from hap.runtime.failure import entering, failed, leaving
-from hap.runtime.requests import AllGather, AllReduce, AllToAll, Broadcasts, Reduces, ReduceScatter, Request, Steps
+from hap.runtime.requests import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcasts,
+    Pending,
+    Reduces,
+    ReduceScatter,
+    Request,
+    Steps,
+)
 
 # Renamed in torch 2.13, where the old names warn.
 _all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -49,59 +59,105 @@ class Group:
         Raises:
             CommunicationError: the backend failed; names ``name`` and the ranks, and says where the others are.
         """
-        answer: Any = None
-        entering(name)
-        while True:
-            try:
-                request = steps.send(answer)
-            except StopIteration as stop:
-                leaving()
-                return stop.value  # type: ignore[no-any-return]
-            try:
-                answer = self.request(request)
-            except RuntimeError as error:
-                raise failed(name, self.rank, self.size, error) from error
+        return _Run(self, name, steps, asynchronous=False).wait()
 
-    def start(self, buffer: torch.Tensor) -> Callable[[], object]:
-        """Begins an all-reduce of a buffer in place; what is returned waits for its end."""
-        assert self.process_group is not None, "a job of one process moves nothing"
-        work = dist.all_reduce(buffer, group=self.process_group, async_op=True)
-        return lambda: work is not None and work.wait()
+    def start(self, name: str, steps: Steps) -> Pending:
+        """Begin to carry the requests of ``steps`` out; whoever waits for the end gets its result, or the error."""
+        return _Run(self, name, steps, asynchronous=True)
 
     def request(self, request: Request) -> Any:
-        """Carry one request out, to its end."""
+        """Carry one request out, to its end, and return its answer."""
+        answer, works = self.issue(request, asynchronous=False)
+        _wait(works)
+        return answer
+
+    def issue(self, request: Request, *, asynchronous: bool) -> tuple[Any, list[Any]]:
+        """Ask the backend for a request. Its answer, valid once what is under way, listed, has been waited for."""
         group = self.process_group
         assert group is not None, "a job of one process moves nothing"
         match request:
             case AllGather(buffer):
                 gathered = buffer.new_empty(self.size * buffer.numel())
-                _all_gather_single(_movable(gathered), _movable(buffer), group=group)
-                return gathered
+                work = _all_gather_single(_movable(gathered), _movable(buffer), group=group, async_op=asynchronous)
+                return gathered, [work]
             case ReduceScatter(buffer):
                 part = buffer.new_empty(buffer.numel() // self.size)
-                _reduce_scatter_single(_summable(part), _summable(buffer), group=group)
-                return part
+                work = _reduce_scatter_single(_summable(part), _summable(buffer), group=group, async_op=asynchronous)
+                return part, [work]
             case AllToAll(buffer, send, receive):
                 received = buffer.new_empty(sum(receive))
                 if buffer.is_complex():
                     send, receive = tuple(2 * n for n in send), tuple(2 * n for n in receive)
                 out, into = _movable(buffer).reshape(-1), _movable(received).reshape(-1)
-                dist.all_to_all_single(into, out, list(receive), list(send), group=group)
-                return received
+                work = dist.all_to_all_single(into, out, list(receive), list(send), group=group, async_op=asynchronous)
+                return received, [work]
             case Broadcasts(buffers):
-                works = [
+                return None, [
                     dist.broadcast(_movable(buffer), group_src=source, group=group, async_op=True)
                     for source, buffer in buffers
                 ]
             case Reduces(buffers):
-                works = [
+                return None, [
                     dist.reduce(_summable(buffer), group_dst=destination, group=group, async_op=True)
                     for destination, buffer in buffers
                 ]
             case AllReduce(buffer, op):
                 reduction = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
-                works = [dist.all_reduce(_summable(buffer), op=reduction, group=group, async_op=True)]
-        for work in works:
-            if work is not None:
-                work.wait()
-        return None
+                return None, [dist.all_reduce(_summable(buffer), op=reduction, group=group, async_op=asynchronous)]
+
+
+def _wait(works: list[Any]) -> None:
+    """Wait for all that is under way."""
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+class _Run:
+    """Steps under way, up to their next request or their end.
+
+    Args:
+        group: the ranks.
+        name: stands in errors.
+        steps: what is carried out.
+        asynchronous: whether to return while a request is under way.
+    """
+
+    def __init__(self, group: Group, name: str, steps: Steps, *, asynchronous: bool) -> None:
+        self._group, self._name, self._steps, self._asynchronous = group, name, steps, asynchronous
+        # The request keeps its buffers alive while the backend works on them.
+        self._under_way: tuple[Request, Any, list[Any]] | None = None
+        self._result: torch.Tensor | None = None
+        if not asynchronous:
+            entering(name)
+        self._advance(None)
+
+    def _advance(self, answer: Any) -> None:
+        """On to the next request, or the result."""
+        try:
+            request = self._steps.send(answer)
+        except StopIteration as stop:
+            self._under_way, self._result = None, stop.value
+            return
+        try:
+            self._under_way = (request, *self._group.issue(request, asynchronous=self._asynchronous))
+        except RuntimeError as error:
+            raise failed(self._name, self._group.rank, self._group.size, error) from error
+
+    def wait(self) -> torch.Tensor:
+        """See :class:`hap.runtime.requests.Pending`."""
+        entering(self._name)
+        while self._under_way is not None:
+            _, answer, works = self._under_way
+            try:
+                _wait(works)
+            except RuntimeError as error:
+                raise failed(self._name, self._group.rank, self._group.size, error) from error
+            # What was sent is freed before what has arrived is unpacked.
+            del works
+            self._under_way = None
+            self._advance(answer)
+        leaving()
+        assert self._result is not None, "a collective is waited for once"
+        result, self._result = self._result, None
+        return result

@@ -13,12 +13,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from hap.runtime import collectives
 from hap.runtime.collectives import STEPS
 from hap.runtime.requests import (
     AllGather,
     AllReduce,
     AllToAll,
     Broadcasts,
+    Pending,
     Reduces,
     ReduceScatter,
     Request,
@@ -38,6 +40,37 @@ class Here:
     def run(self, name: str, steps: Steps) -> torch.Tensor:
         """Not reached: the interpreter takes the steps of collectives itself."""
         raise AssertionError(f"{name} was called in a lock-step run")
+
+    def start(self, name: str, steps: Steps) -> Pending:
+        """Not reached either."""
+        raise AssertionError(f"{name} was started in a lock-step run")
+
+
+class _Answered:
+    """A collective that was started, with the answer to its request."""
+
+    def __init__(self, steps: Steps, answer: Any) -> None:
+        self._steps = steps
+        self._answer = answer
+
+    def wait(self) -> torch.Tensor:
+        """Its result."""
+        try:
+            self._steps.send(self._answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        raise AssertionError("a collective that asks twice")
+
+
+class _Done:
+    """A collective that moved nothing."""
+
+    def __init__(self, result: torch.Tensor) -> None:
+        self._result = result
+
+    def wait(self) -> torch.Tensor:
+        """Its result."""
+        return self._result
 
 
 def interpret(graph: fx.Graph, arguments: Sequence[Any], rank: int) -> Run:
@@ -59,15 +92,26 @@ def interpret(graph: fx.Graph, arguments: Sequence[Any], rank: int) -> Run:
         if node.op == "output":
             return args[0]
         assert node.op == "call_function", f"{node.op} in a lowered graph"
+        local = {key: value for key, value in kwargs.items() if key not in ("name", "group")}
         if node.target in STEPS:
-            local = {key: value for key, value in kwargs.items() if key not in ("name", "group")}
             values[node] = yield from STEPS[node.target](*args, **local, rank=rank)
+        elif node.target is collectives.start:
+            values[node] = yield from _start(STEPS[getattr(collectives, args[0])](*args[1:], **local, rank=rank))
         else:
             values[node] = node.target(*args, **kwargs)
         for used in node.all_input_nodes:
             if last[used] is node:
                 del values[used]
     raise AssertionError("a graph without an output")
+
+
+def _start(steps: Steps) -> Generator[Request, Any, Pending]:
+    """Ask for what a collective requests; what is unpacked later, as real ranks do."""
+    try:
+        request = next(steps)
+    except StopIteration as stop:
+        return _Done(stop.value)
+    return _Answered(steps, (yield request))
 
 
 def run(runs: Sequence[Run]) -> list[Any]:

@@ -1,7 +1,8 @@
 """Lowering: from a program to what one rank runs, a ``torch.fx`` graph for the forward and one for the backward.
 
 Every compute instruction becomes the calls of its local code, every conversion a call of
-:mod:`hap.runtime.collectives`. Graphs run as generated straight-line code that frees each value after its last use and
+:mod:`hap.runtime.collectives`. Collectives start where they stand in the program and are waited for at the first use of
+their result. Graphs run as generated straight-line code that frees each value after its last use and
 takes its arguments boxed: as one list that it empties, so that saved values are freed as the backward uses them up.
 """
 
@@ -164,7 +165,11 @@ def lower_steps(
 
 def _drop_unused(graph: fx.Graph) -> None:
     """Drop nodes that nothing reads, but no collective: other ranks wait in it."""
-    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or node.target in collectives.STEPS)
+
+    def stays(node: fx.Node) -> bool:
+        return node.op in ("placeholder", "output") or node.target is collectives.wait or collectives.moves(node.target)
+
+    graph.eliminate_dead_code(stays)
 
 
 @dataclass(frozen=True)
@@ -204,6 +209,8 @@ class _Emitter:
         self.values: dict[Property, fx.Node] = {}
         # What makes them: the number of a step, the property, the step.
         self.made: dict[Property, tuple[int, Property, Step]] = {}
+        # Collectives that are not waited for yet, by what they yield.
+        self.started: dict[Property, fx.Node] = {}
         tensors = rewrite.axes.graph.tensors
         for prop in inputs:
             node = self.graph.create_node("placeholder", "input", name=tensors[prop.tensor].name)
@@ -217,7 +224,12 @@ class _Emitter:
 
     def finish(self, outputs: list[Property]) -> fx.Graph:
         """End the graph with these outputs."""
-        self.graph.output([self.values[prop] for prop in outputs])
+        results = [self.value(prop) for prop in outputs]
+        for started in self.started.values():
+            # A rank without a share reads nothing of it, and must not run ahead of the others.
+            with self.graph.inserting_after(started):
+                self.graph.call_function(collectives.wait, (started,))
+        self.graph.output(results)
         for prop, made in self.made.items():
             if prop in self.values:
                 self.values[prop].meta.setdefault(MADE, made)
@@ -232,6 +244,14 @@ class _Emitter:
             return False
         return True
 
+    def value(self, prop: Property) -> fx.Node:
+        """What is read as ``prop``; waits for it before its first use."""
+        started = self.started.pop(prop, None)
+        if started is not None:
+            name = f"{self.rewrite.axes.graph.tensors[prop.tensor].name}_{'_'.join(prop.placements)}"
+            self.values[prop] = self.graph.create_node("call_function", collectives.wait, (started,), name=name)
+        return self.values[prop]
+
     def steps(self, steps: tuple[Step, ...]) -> None:
         """Write the nodes of all steps."""
         for number, step in enumerate(steps):
@@ -241,14 +261,14 @@ class _Emitter:
             if isinstance(step, Apply):
                 self.apply(step)
             else:
-                self.values.setdefault(step.gains, self.change(step.instruction, step.needs, step.gains))
+                self.change(step.instruction, step.needs, step.gains)
 
     def apply(self, step: Apply) -> None:
         """Write the calls of an operator's local code; results bear their names in the reference program."""
         rewrite = self.rewrite
         tensors = rewrite.axes.graph.tensors
         code = rewrite.axes.local_code(step.operator, step.choice, rewrite.splits, rewrite.rank)
-        made: dict[Value, Any] = {Value(index): self.values[prop] for index, prop in enumerate(step.needs)}
+        made: dict[Value, Any] = {Value(index): self.value(prop) for index, prop in enumerate(step.needs)}
         names = {value: tensors[prop.tensor].name for value, prop in zip(code.results, step.gains, strict=True)}
         for call in code.calls:
             args = self.on_device(replace_values(call.args, made))
@@ -305,42 +325,47 @@ class _Emitter:
             return {key: self.on_device(item) for key, item in argument.items()}
         return argument
 
-    def change(self, instruction: Convert, source: Property, target: Property) -> fx.Node:
-        """Write a conversion."""
-        value = self.values[source]
+    def change(self, instruction: Convert, source: Property, target: Property) -> None:
+        """Write a conversion, unless what it yields is there: a local one, or the start of a collective."""
+        value = self.value(source)
+        if target in self.values or target in self.started:
+            return
         if self.rewrite.size == 1:
-            return value
+            self.values[target] = value
+            return
         rewrite, tensor = self.rewrite, source.tensor
         shape = rewrite.shape(target)
-        node_name = f"{rewrite.axes.graph.tensors[tensor].name}_{'_'.join(target.placements)}"
-        shared = {"name": instruction.tensor, "group": self.group}
+        name = f"{rewrite.axes.graph.tensors[tensor].name}_{'_'.join(target.placements)}"
 
-        def call(function: Any, **kwargs: Any) -> fx.Node:
-            return self.graph.create_node("call_function", function, (value,), kwargs, name=node_name)
+        def local(function: Any, **kwargs: Any) -> None:
+            self.values[target] = self.graph.create_node("call_function", function, (value,), kwargs, name=name)
+
+        def start(**kwargs: Any) -> None:
+            arguments: dict[str, Any] = {"name": instruction.tensor, "group": self.group} | kwargs
+            self.started[target] = self.graph.create_node(
+                "call_function",
+                collectives.start,
+                (instruction.conversion, value),
+                arguments,
+                name=f"{name}_started",
+            )
 
         match instruction.conversion:
             case "all_gather":
                 gathered = rewrite.along(tensor, source.placements)
-                way = {"shape": shape, "along": gathered, "implementation": instruction.implementation}
-                return call(collectives.all_gather, **way, **shared)
+                start(shape=shape, along=gathered, implementation=instruction.implementation)
             case "reduce_scatter":
                 scattered = rewrite.along(tensor, target.placements)
-                way = {"shape": shape, "along": scattered, "implementation": instruction.implementation}
-                return call(collectives.reduce_scatter, **way, **shared)
+                start(shape=shape, along=scattered, implementation=instruction.implementation)
             case "all_to_all" | "re_split":
-                ends = {
-                    "source": rewrite.along(tensor, source.placements),
-                    "target": rewrite.along(tensor, target.placements),
-                }
-                crossing = collectives.all_to_all if instruction.conversion == "all_to_all" else collectives.re_split
-                return call(crossing, shape=shape, **ends, **shared)
+                ends = (rewrite.along(tensor, source.placements), rewrite.along(tensor, target.placements))
+                start(shape=shape, source=ends[0], target=ends[1])
             case "all_reduce":
-                return call(collectives.all_reduce, **shared)
+                start()
             case "slice":
-                at = rewrite.along(tensor, target.placements)
-                return call(collectives.slice_share, along=at, rank=rewrite.rank)
+                local(collectives.slice_share, along=rewrite.along(tensor, target.placements), rank=rewrite.rank)
             case "keep_one":
-                return call(collectives.keep_one, rank=rewrite.rank)
+                local(collectives.keep_one, rank=rewrite.rank)
             case "pad":
                 at = rewrite.along(tensor, source.placements)
-                return call(collectives.pad, shape=shape, along=at, rank=rewrite.rank)
+                local(collectives.pad, shape=shape, along=at, rank=rewrite.rank)

@@ -73,6 +73,13 @@ def in_place(request: AllReduce | Broadcasts, buffer: torch.Tensor) -> Steps:
     return buffer
 
 
+class Pending(Protocol):
+    """A collective under way."""
+
+    def wait(self) -> torch.Tensor:
+        """Its result, once it is there; to be called once."""
+
+
 class Ranks(Protocol):
     """Where requests are carried out: :class:`hap.runtime.group.Group`."""
 
@@ -82,3 +89,6 @@ class Ranks(Protocol):
 
     def run(self, name: str, steps: Steps) -> torch.Tensor:
         """Carry the requests of ``steps`` out and return its result; ``name`` stands in errors."""
+
+    def start(self, name: str, steps: Steps) -> Pending:
+        """Likewise, without waiting for the end."""
