@@ -21,11 +21,13 @@ mod alike;
 mod curve;
 mod exchange;
 
+use crate::buckets;
 use crate::cluster::{Cluster, CollectiveCost, Device, Link, collective_name};
 use crate::graph::{Choice, Collective, Graph};
 use crate::placement::Placement;
 use crate::program::{Conversion, Implementation};
 use crate::shares::Shares;
+use crate::validate::{Step, ValidProgram};
 use crate::wellformed::validate_placement;
 
 pub use affine::Affine;
@@ -89,6 +91,40 @@ impl Transfer {
     }
 }
 
+impl Transfer {
+    /// The collective that an instruction carries out, that of its whole bucket at the first instruction of one: `None` at a bucket's other instructions, and at all that is no collective.
+    pub fn at(graph: &Graph, program: &ValidProgram, position: usize) -> Option<Self> {
+        let part = |position: usize| match &program.steps[position] {
+            Step::Convert {
+                implementation: Some(how),
+                read,
+                write,
+                ..
+            } => {
+                let (from, to) = (&program.values[*read], &program.values[*write]);
+                Some(Self::conversion(
+                    graph,
+                    from.tensor,
+                    &from.placements,
+                    &to.placements,
+                    *how,
+                ))
+            }
+            _ => None,
+        };
+        let together = program.together(position);
+        if *together.start() != position {
+            return None;
+        }
+        let mut parts = together.filter_map(part);
+        let first = parts.next()?;
+        Some(Self {
+            bytes: first.bytes + parts.map(|part| part.bytes).sum::<f64>(),
+            ..first
+        })
+    }
+}
+
 /// A conversion with the cheapest way to carry it out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConversionCost {
@@ -117,6 +153,8 @@ pub struct CostModel<'a> {
     kernels: Vec<usize>,
     /// By axis: devices with a share.
     participants: Vec<f64>,
+    /// By tensor: whether its all-reduces may be part of a bucket.
+    gradients: Vec<bool>,
     link: Link,
     /// By [`slot`].
     measured: [Option<&'a CollectiveCost>; SLOTS],
@@ -176,6 +214,7 @@ impl<'a> CostModel<'a> {
             curves,
             kernels,
             participants,
+            gradients: buckets::gradients(graph),
             link,
             measured,
             overlap,
@@ -270,7 +309,8 @@ impl<'a> CostModel<'a> {
     }
 
     /// The cheapest single step from one placement of a tensor to another; ties go to the earlier of padded,
-    /// grouped, exchange.
+    /// grouped, exchange. An all-reduce that may be part of a bucket pays for its part of the largest bucket's latency,
+    /// which is no more than what it costs in any.
     ///
     /// `None` where no step leads there, or the tensor cannot lie so.
     pub fn conversion(&self, tensor: usize, from: &[Placement], to: &[Placement]) -> Option<ConversionCost> {
@@ -287,7 +327,7 @@ impl<'a> CostModel<'a> {
         let costs = conversion.implementations().iter().map(|how| ConversionCost {
             conversion,
             implementation: Some(*how),
-            seconds: self.collective(tensor, from, to, *how),
+            seconds: self.collective(tensor, from, to, *how) - self.shared_latency(tensor, conversion),
         });
         // The first of equal minima is taken.
         Some(
@@ -300,6 +340,36 @@ impl<'a> CostModel<'a> {
     /// Seconds of a collective that converts a tensor, carried out in a given way.
     pub fn collective(&self, tensor: usize, from: &[Placement], to: &[Placement], how: Implementation) -> f64 {
         self.transfer(&Transfer::conversion(self.graph, tensor, from, to, how))
+    }
+
+    /// Whether all-reduces of a tensor may be part of a bucket.
+    pub fn in_buckets(&self, tensor: usize) -> bool {
+        self.gradients[tensor]
+    }
+
+    /// Seconds and, per byte, further seconds of an all-reduce.
+    pub fn all_reduce(&self) -> (f64, f64) {
+        let seconds = |bytes: f64| {
+            self.transfer(&Transfer {
+                conversion: Conversion::AllReduce,
+                implementation: Implementation::Builtin,
+                bytes,
+                axis: None,
+                target: None,
+                leads: false,
+            })
+        };
+        let latency = seconds(0.0);
+        (latency, (seconds(buckets::LARGEST) - latency) / buckets::LARGEST)
+    }
+
+    /// What others in the largest bucket pay of a collective's latency.
+    fn shared_latency(&self, tensor: usize, conversion: Conversion) -> f64 {
+        if conversion != Conversion::AllReduce || !self.gradients[tensor] {
+            return 0.0;
+        }
+        let part = self.graph.tensors[tensor].bytes / buckets::LARGEST;
+        self.all_reduce().0 * (1.0 - part).max(0.0)
     }
 
     /// Seconds of the collectives inside a choice.

@@ -5,7 +5,7 @@
 //! * [`program`]: a distributed (SPMD) program, an ordered list of instructions;
 //! * [`cluster`]: the devices and the links between them;
 //! * [`shares`]: which fraction of each axis each device gets;
-//! * [`cost`]: what instructions cost;
+//! * [`cost`]: what instructions cost; [`buckets`]: which all-reduces are one;
 //! * [`wellformed`]: the validator of graphs; [`validate`]: the validator of programs;
 //! * [`simulate`]: how long a step takes; [`memory`]: what it holds; [`stages`]: both as affine functions of the
 //!   shares;
@@ -16,6 +16,7 @@
 
 #[cfg(feature = "python")]
 mod bindings;
+pub mod buckets;
 pub mod cluster;
 pub mod cost;
 pub mod graph;

@@ -12,6 +12,9 @@
 //!   value of its own. Results of layout operators alias their first operand: no memory of their own, but it lives
 //!   as long as they do. What is freed and made again is two values, each with its own life: a free ends none by
 //!   itself, since memory is given back at the last reader of a value and of its views;
+//! * the operand of a collective other than an all-reduce lives until that has ended: at the first reader of its result or
+//!   at the next collective;
+//! * a bucket holds all its operands and results from its first instruction to its last;
 //! * *buffers*: what a collective needs beside its operand and result, while it runs. Shares that are padded are held
 //!   once per device, and once more where they are made so; a grouped gather or an exchange holds what is sent and
 //!   what is received. Where the shares lie one after another in memory, what is received is the result itself, or
@@ -215,8 +218,10 @@ fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
                 }
             }
             Step::Convert { read, write, .. } => {
-                storages.hold(*read, position);
-                storages.store(*write, Part::Activation, position, position);
+                // A bucket is read and made as a whole.
+                let together = program.together(position);
+                storages.hold(*read, under_way(graph, program, position).max(*together.end()));
+                storages.store(*write, Part::Activation, *together.start(), position);
             }
             Step::Free { .. } => {}
             Step::Output { output, read } => {
@@ -228,6 +233,40 @@ fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
         }
     }
     storages.list
+}
+
+/// The last position up to which the collective at a position may be sending its operand.
+fn under_way(graph: &Graph, program: &ValidProgram, position: usize) -> usize {
+    let Step::Convert {
+        implementation: Some(how),
+        write,
+        ..
+    } = &program.steps[position]
+    else {
+        return position;
+    };
+    if *how == Implementation::Builtin {
+        // Sums are made in a copy.
+        return position;
+    }
+    let ends = |step: &Step| match step {
+        Step::Compute {
+            operator,
+            choice,
+            reads,
+            ..
+        } => reads.contains(write) || !graph.operators[*operator].choices[*choice].collectives.is_empty(),
+        Step::Convert {
+            read, implementation, ..
+        } => read == write || implementation.is_some(),
+        Step::Output { read, .. } => read == write,
+        Step::Input { .. } | Step::Free { .. } => false,
+    };
+    let mut later = position + 1..program.steps.len();
+    later
+        .find(|&later| ends(&program.steps[later]))
+        .unwrap_or(program.steps.len())
+        - 1
 }
 
 /// By device and instruction: all bytes that it holds, the optimiser's state included.

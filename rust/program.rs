@@ -173,6 +173,9 @@ pub enum Instruction {
         axis: Option<String>,
         /// How the collective is carried out; none where nothing moves.
         implementation: Option<Implementation>,
+        /// All-reduces of one element type that follow each other with the same number are one collective.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bucket: Option<u32>,
     },
     /// A tensor is no longer there in a placement. An operator that is applied again, by any of its choices, or a
     /// conversion may make it anew.
@@ -233,6 +236,7 @@ impl std::fmt::Display for Instruction {
                 to,
                 axis,
                 implementation,
+                bucket,
             } => {
                 write!(f, "{} = {conversion}({}", value(tensor, to), value(tensor, from))?;
                 if let Some(axis) = axis {
@@ -240,6 +244,9 @@ impl std::fmt::Display for Instruction {
                 }
                 if let Some(implementation) = implementation {
                     write!(f, ", {implementation}")?;
+                }
+                if let Some(bucket) = bucket {
+                    write!(f, ", bucket={bucket}")?;
                 }
                 f.write_str(")")
             }
@@ -287,6 +294,7 @@ mod tests {
             to: vec![Placement::Replicate],
             axis: Some("batch".into()),
             implementation: Some(Implementation::Padded),
+            bucket: None,
         };
         assert_eq!(gather.to_string(), "%h:R = all_gather(%h:S0, axis=batch, padded)");
         let compute = Instruction::Compute {

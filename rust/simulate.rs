@@ -8,6 +8,9 @@
 //!   reached it and the one before it has ended. It occupies the communication stream for its `t` seconds, and
 //!   takes the part `1 - overlap` of the computation stream meanwhile: what is computed at that time proceeds at
 //!   the rate `overlap`. So it costs the computation stream `(1 - overlap) * t`.
+//! * Collectives other than all-reduces keep their operand, so that only one of them is under way: at the next collective
+//!   the computation stream waits for its end.
+//! * A bucket is one collective, reached where it stands, of all its operands and results.
 //! * A reader of a collective's result waits for its end; a device that need not read it goes on.
 //! * A composite operator is computed in equal parts with its collectives between them, each part a reader of the
 //!   collective before it. A device without a share takes part in the collectives all the same.
@@ -28,6 +31,7 @@ use crate::cluster::Cluster;
 use crate::cost::{CostModel, Transfer};
 use crate::graph::{Choice, Graph};
 use crate::memory::{self, Holder, MemoryParts};
+use crate::program::Conversion;
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram};
 
@@ -113,8 +117,8 @@ pub fn simulate(
     let costs = CostModel::new(graph, cluster, shares);
     let mut run = Run::new(graph, &costs, program, options.timeline);
     let mut begins = vec![Vec::new(); costs.devices()];
-    for step in &program.steps {
-        run.step(step);
+    for position in 0..program.steps.len() {
+        run.step(position);
         if options.timeline {
             run.begun
                 .iter()
@@ -184,6 +188,8 @@ struct Run<'a> {
     network: f64,
     /// Start and end of the collectives so far, in order; they do not overlap each other.
     collectives: Vec<(f64, f64)>,
+    /// When the last collective ends, if it keeps its operand.
+    keeping: Option<f64>,
     /// By member: the first of [`Self::collectives`] that may end after its clock.
     pending: Vec<usize>,
     /// By member: when the last instruction began; never before the one ahead of it.
@@ -211,6 +217,7 @@ impl<'a> Run<'a> {
             clock: vec![0.0; count],
             network: 0.0,
             collectives: Vec::new(),
+            keeping: None,
             pending: vec![0; count],
             begun: vec![0.0; count],
             ready: vec![vec![0.0; count]; program.values.len()],
@@ -221,8 +228,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn step(&mut self, step: &Step) {
-        match step {
+    fn step(&mut self, position: usize) {
+        let program = self.program;
+        match &program.steps[position] {
             Step::Input { .. } | Step::Free { .. } | Step::Output { .. } => {}
             Step::Compute {
                 operator,
@@ -240,19 +248,27 @@ impl<'a> Run<'a> {
                 conversion,
                 read,
                 write,
-                implementation: Some(how),
+                implementation: Some(_),
+                ..
             } => {
-                let (from, to) = (&self.program.values[*read], &self.program.values[*write]);
-                let transfer = Transfer::conversion(self.graph, from.tensor, &from.placements, &to.placements, *how);
+                // A bucket is carried out at its first instruction.
+                let Some(transfer) = Transfer::at(self.graph, program, position) else {
+                    return;
+                };
                 if self.costs.is_idle(&transfer) {
                     self.ready[*write] = self.ready[*read].clone();
                     return;
                 }
-                let ready = self.ready[*read].iter().copied().fold(0.0, f64::max);
-                let end = self.collective(&transfer, ready, || {
-                    format!("{conversion} {}", self.graph.tensors[from.tensor].name)
-                });
-                self.ready[*write].fill(end);
+                let ends = |position: usize| match &program.steps[position] {
+                    Step::Convert { read, write, .. } => (*read, *write),
+                    _ => unreachable!("a bucket consists of conversions"),
+                };
+                let (reads, writes): (Vec<usize>, Vec<usize>) = program.together(position).map(ends).unzip();
+                let ready = reads.iter().flat_map(|read| &self.ready[*read]);
+                let ready = ready.copied().fold(0.0, f64::max);
+                let name = || collective_title(self.graph, program, *conversion, &reads);
+                let end = self.collective(&transfer, ready, name);
+                writes.iter().for_each(|write| self.ready[*write].fill(end));
             }
         }
     }
@@ -260,9 +276,13 @@ impl<'a> Run<'a> {
     /// A collective whose operand is `ready`; when it ends.
     fn collective(&mut self, transfer: &Transfer, ready: f64, name: impl Fn() -> String) -> f64 {
         let seconds = self.costs.transfer(transfer);
+        if let Some(end) = self.keeping {
+            self.clock.iter_mut().for_each(|clock| *clock = clock.max(end));
+        }
         let start = self.clock.iter().copied().fold(self.network.max(ready), f64::max);
         let end = start + seconds;
         self.network = end;
+        self.keeping = (transfer.conversion != Conversion::AllReduce).then_some(end);
         self.communication += seconds;
         self.collectives.push((start, end));
         self.begun.iter_mut().for_each(|begun| *begun = begun.max(start));
@@ -327,6 +347,20 @@ impl<'a> Run<'a> {
             }
             *there = done;
         }
+    }
+}
+
+/// What a conversion of these values is called.
+pub(crate) fn collective_title(
+    graph: &Graph,
+    program: &ValidProgram,
+    conversion: Conversion,
+    reads: &[usize],
+) -> String {
+    let name = &graph.tensors[program.values[reads[0]].tensor].name;
+    match reads.len() {
+        1 => format!("{conversion} {name}"),
+        count => format!("{conversion} {name} and {} more", count - 1),
     }
 }
 

@@ -77,7 +77,7 @@ pub fn stages(
     let costs = CostModel::new(graph, cluster, shares);
     let mut found = Sorts::default();
     let mut computation = Computation::new(&costs);
-    for step in &program.steps {
+    for (position, step) in program.steps.iter().enumerate() {
         match step {
             Step::Compute { operator, choice, .. } => {
                 let node = &graph.operators[*operator];
@@ -93,17 +93,15 @@ pub fn stages(
             }
             Step::Convert {
                 conversion,
-                implementation: Some(how),
+                implementation: Some(_),
                 read,
-                write,
+                ..
             } => {
-                let (from, to) = (&program.values[*read], &program.values[*write]);
-                let transfer = Transfer::conversion(graph, from.tensor, &from.placements, &to.placements, *how);
-                if costs.is_idle(&transfer) {
+                let Some(transfer) = Transfer::at(graph, program, position).filter(|it| !costs.is_idle(it)) else {
                     continue;
-                }
+                };
                 computation.finish(graph, &mut found);
-                let name = || format!("{conversion} {}", graph.tensors[from.tensor].name);
+                let name = || format!("{conversion} {}", graph.tensors[program.values[*read].tensor].name);
                 found.add(StageKind::Collective, waiting(&costs, &transfer), name);
             }
             Step::Input { .. } | Step::Convert { .. } | Step::Free { .. } | Step::Output { .. } => {}

@@ -8,7 +8,7 @@
 mod steps;
 mod values;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::graph::{Graph, InputKind, OutputKind};
 use crate::placement::{Placement, Placements};
@@ -65,6 +65,7 @@ pub fn validate_with(graph: &Graph, names: &Names, program: &Program) -> Result<
             .enumerate()
             .map(|(index, input)| (input.tensor, index))
             .collect(),
+        buckets: FxHashSet::default(),
         valid: ValidProgram::default(),
     };
     for (index, instruction) in program.instructions.iter().enumerate() {
@@ -95,6 +96,8 @@ struct Validator<'a> {
     reached: Vec<bool>,
     /// By tensor: the input that it is.
     inputs: FxHashMap<usize, usize>,
+    /// The buckets so far.
+    buckets: FxHashSet<u32>,
     valid: ValidProgram,
 }
 
@@ -123,7 +126,11 @@ impl Validator<'_> {
                 to,
                 axis,
                 implementation,
-            } => self.convert(*conversion, tensor, from, to, axis.as_deref(), *implementation),
+                bucket,
+            } => {
+                let step = self.convert(*conversion, tensor, from, to, axis.as_deref(), *implementation)?;
+                self.bucket(*bucket, step)
+            }
             Instruction::Free { tensor, placement } => self.free(tensor, placement),
             Instruction::Output {
                 name,
@@ -252,9 +259,53 @@ impl Validator<'_> {
         Ok(Step::Convert {
             conversion,
             implementation,
+            bucket: None,
             read,
             write: self.gain(tensor, to),
         })
+    }
+
+    /// Puts a conversion into a bucket, which is new or that of the instruction before.
+    fn bucket(&mut self, number: Option<u32>, mut step: Step) -> Result<Step, String> {
+        let (
+            Some(number),
+            Step::Convert {
+                conversion,
+                bucket,
+                read,
+                ..
+            },
+        ) = (number, &mut step)
+        else {
+            return Ok(step);
+        };
+        if *conversion != Conversion::AllReduce {
+            return Err(format!("{conversion} cannot be part of a bucket, only all-reduces can"));
+        }
+        let dtype = |value: usize| &self.graph.tensors[self.valid.values[value].tensor].dtype;
+        match self.valid.steps.last() {
+            Some(Step::Convert {
+                bucket: Some(before),
+                read: other,
+                ..
+            }) if *before == number => {
+                if dtype(*other) != dtype(*read) {
+                    return Err(format!(
+                        "bucket {number} is of {}, this tensor of {}",
+                        dtype(*other),
+                        dtype(*read)
+                    ));
+                }
+            }
+            _ if self.buckets.insert(number) => {}
+            _ => {
+                return Err(format!(
+                    "bucket {number} has ended before: its all-reduces follow each other"
+                ));
+            }
+        }
+        *bucket = Some(number);
+        Ok(step)
     }
 
     fn output(&mut self, name: &str, tensor_name: &str, placements: &Placements) -> Result<Step, String> {

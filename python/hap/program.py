@@ -56,8 +56,13 @@ class Compute(
     composite: str | None = None
 
 
-class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="convert"):
-    """A tensor gains another placement, by a collective or by a local step (``slice``, ``keep_one``, ``pad``)."""
+class Convert(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="convert"
+):
+    """A tensor gains another placement, by a collective or by a local step (``slice``, ``keep_one``, ``pad``).
+
+    All-reduces of one element type that follow each other with the same ``bucket`` are one collective.
+    """
 
     conversion: Conversion
     tensor: str
@@ -66,6 +71,7 @@ class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     target: Placements = msgspec.field(name="to")
     axis: str | None
     implementation: Implementation | None
+    bucket: int | None = None
 
 
 class Free(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="free"):

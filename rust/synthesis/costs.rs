@@ -33,10 +33,8 @@ pub trait Costs {
         axis
     }
 
-    /// Whether tensors of equal bytes and axes may differ in the cost of their conversions.
-    fn differs_by_tensor(&self) -> bool {
-        false
-    }
+    /// Tensors (by index) of equal bytes, axes and kinds have conversions of equal costs.
+    fn kind(&self, tensor: usize) -> usize;
 }
 
 /// Costs drawn from a seed, so that the cheapest program is a random one: 0 to 1 for each choice, 0 to 0.1 for each
@@ -115,7 +113,7 @@ impl Costs for RandomCosts<'_> {
         })
     }
 
-    fn differs_by_tensor(&self) -> bool {
-        true
+    fn kind(&self, tensor: usize) -> usize {
+        tensor
     }
 }

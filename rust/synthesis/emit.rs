@@ -392,6 +392,7 @@ impl<'a> Emitter<'a> {
             to: vec![new],
             axis,
             implementation: step.implementation,
+            bucket: None,
         });
     }
 }

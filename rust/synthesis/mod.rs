@@ -1,7 +1,7 @@
 //! Exact synthesis: the cheapest program of a graph for fixed splits and prices.
 //!
 //! A graph becomes a weighted constraint problem ([`model`]) that the [`solver`] solves with a certificate; the solution
-//! becomes a program again ([`emit`], along the [`routes`] of classes).
+//! becomes a program again ([`emit`], along the [`routes`] of classes), and gradients are reduced in [`buckets`].
 //!
 //! * [`request`]: what is asked and answered;
 //! * [`costs`]: what choices and conversions cost, and random costs; [`priced`]: true costs under prices;
@@ -15,10 +15,11 @@
 
 use std::time::Instant;
 
+use crate::buckets;
 use crate::cluster::Cluster;
 use crate::cost::CostModel;
 use crate::graph::Graph;
-use crate::shares::from_splits;
+use crate::shares::{Shares, from_splits};
 
 pub mod classes;
 pub mod constraints;
@@ -70,7 +71,10 @@ pub fn synthesise_from(
     watch: &Watch<'_>,
 ) -> Result<Synthesis, SynthesisError> {
     let started = Instant::now();
-    with_costs(graph, cluster, request, Search { started, warm, watch })
+    let found = with_costs(graph, cluster, request, Search { started, warm, watch })?;
+    let shares = shares(graph, cluster, request)?;
+    let program = buckets::merged(graph, cluster, &shares, found.program);
+    Ok(Synthesis { program, ..found })
 }
 
 /// The weighted constraint problem of a request. The model's variables say what the problem's labels stand for.
@@ -100,8 +104,7 @@ fn with_costs<T: Task>(
     task: T,
 ) -> Result<T::Answer, SynthesisError> {
     let devices = cluster.devices().len();
-    let shares =
-        from_splits(graph, devices, &request.splits).map_err(|error| SynthesisError::Splits(error.to_string()))?;
+    let shares = shares(graph, cluster, request)?;
     let model = CostModel::new(graph, cluster, &shares);
     let priced = PricedCosts::new(graph, &model, &request.prices)?;
     let prices = request.prices.memory.as_ref();
@@ -112,6 +115,11 @@ fn with_costs<T: Task>(
         Some(seed) => task.run(graph, request, &RandomCosts::new(graph, seed), memory.as_ref()),
         None => task.run(graph, request, &priced, memory.as_ref()),
     }
+}
+
+fn shares(graph: &Graph, cluster: &Cluster, request: &Request) -> Result<Shares, SynthesisError> {
+    let devices = cluster.devices().len();
+    from_splits(graph, devices, &request.splits).map_err(|error| SynthesisError::Splits(error.to_string()))
 }
 
 struct MakeModel;

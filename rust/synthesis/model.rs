@@ -331,7 +331,7 @@ impl Model {
 
 /// What the conversions of a class depend on: bytes, the axes' costs and whether they are forbidden, summability, and the
 /// stretch of the graph that prices of memory differ by.
-type Key = (u64, Vec<(usize, bool, usize)>, bool, usize);
+type Key = (u64, Vec<(usize, bool, usize)>, bool, usize, usize);
 
 /// The cost of running an operator, once or twice.
 fn compute(costs: &impl Costs, operator: usize, run: Run) -> f64 {
@@ -360,18 +360,20 @@ fn conversions(
             })
             .collect();
         let stretch = memory.map_or(0, |memory| memory.stretch(class.root));
-        let key = (tensor.bytes.to_bits(), axes, tensor.summable, stretch);
-        let mut make = || {
+        let key = (
+            tensor.bytes.to_bits(),
+            axes,
+            tensor.summable,
+            stretch,
+            costs.kind(class.root),
+        );
+        let make = || {
             let made = Conversions::new(class.root, tensor, &domains.forbidden, costs);
             prices.push(memory.map_or(Vec::new(), |memory| held::prices(memory, class.root, made.count())));
             conversions.push(made);
             conversions.len() - 1
         };
-        if costs.differs_by_tensor() {
-            make()
-        } else {
-            *known.entry(key).or_insert_with(make)
-        }
+        *known.entry(key).or_insert_with(make)
     });
     let kinds = kinds.collect();
     (kinds, conversions, prices)

@@ -69,6 +69,10 @@ impl Costs for PricedCosts<'_> {
         self.model.alike_axes()[axis]
     }
 
+    fn kind(&self, tensor: usize) -> usize {
+        usize::from(self.model.in_buckets(tensor))
+    }
+
     fn convert(&self, tensor: usize, from: &Placements, to: &Placements) -> Option<Move> {
         let step = self.model.conversion(tensor, from, to)?;
         let cost = self.communication * step.seconds;

@@ -325,6 +325,10 @@ impl Costs for TestCosts<'_> {
         }
     }
 
+    fn kind(&self, _tensor: usize) -> usize {
+        0
+    }
+
     fn convert(&self, tensor: usize, from: &Placements, to: &Placements) -> Option<Move> {
         let conversion = Conversion::between(self.graph, tensor, from, to)?;
         let tensor = &self.graph.tensors[tensor];

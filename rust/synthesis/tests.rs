@@ -2,6 +2,10 @@ mod many;
 mod memory;
 mod properties;
 
+use crate::buckets;
+use crate::cost::CostModel;
+use crate::program::Conversion;
+use crate::validate::Step;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -298,7 +302,20 @@ proptest! {
         let shares = from_splits(&graph, 3, &request.splits).expect("shares");
         let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
         let compute = step.compute.iter().sum::<f64>() / 3.0;
-        let priced = theta * compute + (1.0 - theta * cluster.hidden()) * step.communication;
+        // Gradients pay for their part of a bucket's latency, whatever bucket they are in.
+        let model = CostModel::new(&graph, &cluster, &shares);
+        let (latency, _) = model.all_reduce();
+        let mut shared = 0.0;
+        for (position, step) in valid.steps.iter().enumerate() {
+            let Step::Convert { conversion: Conversion::AllReduce, read, .. } = step else { continue };
+            let tensor = valid.values[*read].tensor;
+            if model.in_buckets(tensor) {
+                let first = *valid.together(position).start() == position;
+                let part = (graph.tensors[tensor].bytes / buckets::LARGEST).min(1.0);
+                shared += latency * (f64::from(u8::from(first)) - part);
+            }
+        }
+        let priced = theta * compute + (1.0 - theta * cluster.hidden()) * (step.communication - shared);
         prop_assert!((found.cost - priced).abs() <= 1e-9 * priced.max(1e-9), "{} reported, {priced}", found.cost);
         prop_assert!(found.cost <= step.seconds * (1.0 + 1e-9), "{} > {}", found.cost, step.seconds);
     }

@@ -220,6 +220,7 @@ impl Writer<'_> {
             } else {
                 Some(known[random.below(known.len())])
             },
+            bucket: None,
         });
         self.there[tensor].push(to.clone());
     }

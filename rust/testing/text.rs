@@ -67,6 +67,7 @@ fn instruction(graph: &Graph, line: &str) -> Instruction {
                     "builtin" => Implementation::Builtin,
                     other => panic!("no implementation: {other}"),
                 }),
+                bucket: how.get(1).map(|bucket| bucket.parse().expect("the number of a bucket")),
             }
         }
         ["free", tensor, placement] => Instruction::Free {

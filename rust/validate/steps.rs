@@ -1,5 +1,7 @@
 //! A program in a form that is quick to walk: indices in place of names.
 
+use std::ops::RangeInclusive;
+
 use crate::placement::Placements;
 use crate::program::{Conversion, Implementation};
 
@@ -39,6 +41,8 @@ pub enum Step {
         conversion: Conversion,
         /// How the collective is carried out.
         implementation: Option<Implementation>,
+        /// The bucket that it is part of.
+        bucket: Option<u32>,
         /// The placement that is there.
         read: usize,
         /// The placement that is gained.
@@ -65,4 +69,21 @@ pub struct ValidProgram {
     pub values: Vec<Value>,
     /// The instructions, in order.
     pub steps: Vec<Step>,
+}
+
+impl ValidProgram {
+    /// The positions of the instructions that are one collective with that at a position, which is among them.
+    pub fn together(&self, position: usize) -> RangeInclusive<usize> {
+        let bucket = |position: usize| match self.steps.get(position) {
+            Some(Step::Convert { bucket, .. }) => *bucket,
+            _ => None,
+        };
+        let own = bucket(position);
+        if own.is_none() {
+            return position..=position;
+        }
+        let first = (0..position).rev().take_while(|&other| bucket(other) == own).last();
+        let last = (position..).take_while(|&other| bucket(other) == own).last();
+        first.unwrap_or(position)..=last.unwrap_or(position)
+    }
 }

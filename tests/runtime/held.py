@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import hap
 from hap.balance import MemoryParts
+from hap.runtime import group as group_module
 from hap.runtime.group import Group
 from tests.models import Built
 
@@ -50,21 +51,32 @@ class Held(TorchDispatchMode):
         self.now -= size
 
     def __enter__(self) -> Held:
-        request = Group.request
+        issue = Group.issue
 
-        def unseen(group: Group, requested: Any) -> Any:
+        def unseen(group: Group, requested: Any, **options: Any) -> Any:
             with _disable_current_modes():
-                answer = request(group, requested)
+                answer, works = issue(group, requested, **options)
             self._see(answer)
-            return answer
+            return answer, works
 
-        self._patch = mock.patch.object(Group, "request", unseen)
-        self._patch.start()
+        wait = group_module.wait
+
+        def unseen_wait(works: Any) -> None:
+            with _disable_current_modes():
+                wait(works)
+
+        self._patches = [
+            mock.patch.object(Group, "issue", unseen),
+            mock.patch.object(group_module, "wait", unseen_wait),
+        ]
+        for patch in self._patches:
+            patch.start()
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._patch.stop()
+        for patch in self._patches:
+            patch.stop()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+import msgspec
+
 from hap.placement import Partial, parse
 from hap.program import (
     Compute,
@@ -149,6 +151,7 @@ def random_program(
         )
         for tensor, placements in gains:
             writer.held[tensor] = [placements]
+    outputs: list[OutputInstruction] = []
     for output in graph.outputs:
         if output.tensor is None:
             continue
@@ -160,8 +163,24 @@ def random_program(
         else:
             placements = ("R",)
         writer.need(output.tensor, placements)
-        writer.instructions.append(OutputInstruction(output.name, graph.tensors[output.tensor].name, placements))
-    return Program(tuple(writer.instructions))
+        outputs.append(OutputInstruction(output.name, graph.tensors[output.tensor].name, placements))
+    return Program((*_in_buckets(axes, writer.instructions, generator), *outputs))
+
+
+def _in_buckets(axes: AxisGraph, instructions: list[Instruction], generator: random.Random) -> list[Instruction]:
+    """All-reduces that follow each other in buckets, with gaps and ends at random."""
+    dtypes = {tensor.name: tensor.dtype for tensor in axes.graph.tensors}
+    found: list[Instruction] = []
+    bucket, before = 0, None
+    for one in instructions:
+        if isinstance(one, Convert) and one.conversion == "all_reduce" and generator.random() < 0.8:
+            bucket += before != dtypes[one.tensor] or generator.random() < 0.2
+            before = dtypes[one.tensor]
+            found.append(msgspec.structs.replace(one, bucket=bucket))
+        else:
+            before = None
+            found.append(one)
+    return found
 
 
 def _text(placements: object) -> Placements:

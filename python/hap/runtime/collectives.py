@@ -4,7 +4,8 @@ Each conversion works along one occurrence of an axis (:mod:`hap.rules.pieces`),
 be sharded. A conversion is written once, as *steps*: a generator that packs, yields a request
 (:mod:`hap.runtime.requests`) for what has to move, and unpacks. Real ranks carry the requests out through
 :mod:`torch.distributed` (:class:`hap.runtime.group.Group`), the lock-step run in memory
-(:mod:`hap.runtime.lockstep`): both pack the same way.
+(:mod:`hap.runtime.lockstep`): both pack the same way. While a request is under way, steps hold nothing that is not part
+of it, and what was sent is freed before what has arrived is unpacked.
 
 The functions named after conversions carry one out to its end. Lowered graphs :func:`start` conversions as soon as the
 operand is there and :func:`wait` for them at the first use of the result. None writes to the tensor that it is given,
@@ -101,7 +102,10 @@ def all_gather_steps(
         if counts[rank] < most:
             buffer = buffer.new_empty(most)
             buffer[: counts[rank]] = tensor.reshape(-1)
-        gathered = yield AllGather(buffer.contiguous())
+        buffer = buffer.contiguous()
+        del tensor
+        gathered = yield AllGather(buffer)
+        del buffer
         if along.leads(shape) and min(counts) == most:
             return gathered.reshape(tuple(shape))  # type: ignore[no-any-return]
         return _assemble([gathered[r * most : r * most + count] for r, count in enumerate(counts)], along, shape)
@@ -109,9 +113,13 @@ def all_gather_steps(
         flat = tensor.new_empty(whole)
         chunks = torch.split(flat, list(counts))
         chunks[rank].copy_(tensor.reshape(-1))
+        del tensor
         yield Broadcasts(tuple((source, chunk) for source, chunk in enumerate(chunks) if counts[source]))
     elif implementation == "exchange":
-        flat = yield AllToAll(tensor.reshape(-1).repeat(len(counts)), (counts[rank],) * len(counts), counts)
+        send = tensor.reshape(-1).repeat(len(counts))
+        del tensor
+        flat = yield AllToAll(send, (counts[rank],) * len(counts), counts)
+        del send
         chunks = torch.split(flat, list(counts))
     else:
         raise AssertionError(f"no such all-gather: {implementation}")
@@ -153,7 +161,10 @@ def reduce_scatter_steps(
             buffer = tensor.new_zeros(len(counts), most)
             for row_of_rank, chunk, count in zip(buffer, chunks, counts, strict=True):
                 row_of_rank[:count].view(chunk.shape).copy_(chunk)
-        flat = yield ReduceScatter(buffer.reshape(-1))
+        buffer = buffer.reshape(-1)
+        del tensor, chunks
+        flat = yield ReduceScatter(buffer)
+        del buffer
         # Not a view, which would keep the padding.
         own = flat if counts[rank] == most else flat[: counts[rank]].clone()
         return own.reshape(tuple(shape))  # type: ignore[no-any-return]
@@ -164,12 +175,17 @@ def reduce_scatter_steps(
             for destination, chunk in enumerate(chunks)
             if counts[destination]
         }
+        own = buffers[rank] if rank in buffers else tensor.new_empty(0)
+        del tensor, chunks
         yield Reduces(tuple(buffers.items()))
-        return (buffers[rank] if rank in buffers else tensor.new_empty(0)).reshape(tuple(shape))
+        return own.reshape(tuple(shape))
     if implementation == "exchange":
         send = tensor.reshape(-1) if leads else torch.cat([chunk.reshape(-1) for chunk in chunks])
-        flat = yield AllToAll(send.contiguous(), counts, (counts[rank],) * len(counts))
-        return flat.view(len(counts), counts[rank]).sum(0, dtype=tensor.dtype).reshape(tuple(shape))  # type: ignore[no-any-return]
+        send = send.contiguous()
+        del tensor, chunks
+        flat = yield AllToAll(send, counts, (counts[rank],) * len(counts))
+        del send
+        return flat.view(len(counts), counts[rank]).sum(0, dtype=flat.dtype).reshape(tuple(shape))  # type: ignore[no-any-return]
     raise AssertionError(f"no such reduce-scatter: {implementation}")
 
 
@@ -234,12 +250,14 @@ def all_to_all_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Alon
         chunks = pieces.split(tensor, target, target.units)
         shapes = [source.shape(shape, sender) for sender in range(len(source.units))]
     counts = [math.prod(one) for one in shapes]
-    flat = yield AllToAll(
-        torch.cat([chunk.reshape(-1) for chunk in chunks]), tuple(chunk.numel() for chunk in chunks), tuple(counts)
-    )
+    sizes, device = tuple(chunk.numel() for chunk in chunks), tensor.device
+    send = torch.cat([chunk.reshape(-1) for chunk in chunks])
+    del tensor, chunks
+    flat = yield AllToAll(send, sizes, tuple(counts))
+    del send
     arrived = [part.view(one) for part, one in zip(torch.split(flat, counts), shapes, strict=True)]
     if source.dim == target.dim:
-        return torch.cat(arrived, source.dim).index_select(source.dim, back.to(tensor.device))
+        return torch.cat(arrived, source.dim).index_select(source.dim, back.to(device))
     return pieces.join(arrived, source)
 
 
@@ -272,9 +290,11 @@ def re_split_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Along,
     chunks = pieces.split(tensor, source, sent)
     shapes = [pieces.local_shape(shape, target, units) for units in received]
     counts = [math.prod(one) for one in shapes]
-    flat = yield AllToAll(
-        torch.cat([chunk.reshape(-1) for chunk in chunks]), tuple(chunk.numel() for chunk in chunks), tuple(counts)
-    )
+    sizes = tuple(chunk.numel() for chunk in chunks)
+    send = torch.cat([chunk.reshape(-1) for chunk in chunks])
+    del tensor, chunks
+    flat = yield AllToAll(send, sizes, tuple(counts))
+    del send
     return pieces.join([part.view(one) for part, one in zip(torch.split(flat, counts), shapes, strict=True)], target)
 
 
@@ -304,6 +324,7 @@ def re_split(
 def all_reduce_steps(tensor: torch.Tensor, *, op: Literal["sum", "max"] = "sum", rank: int) -> Steps:
     """See :func:`all_reduce`."""
     total = tensor.clone(memory_format=torch.contiguous_format)
+    del tensor
     if total.numel():
         yield AllReduce(total, op)
     return total
@@ -314,12 +335,33 @@ def all_reduce(tensor: torch.Tensor, *, name: str, group: Ranks, op: Literal["su
     return group.run(_title("all_reduce", name), all_reduce_steps(tensor, op=op, rank=group.rank))
 
 
+def all_reduce_together_steps(tensors: Sequence[torch.Tensor], *, rank: int) -> Steps:
+    """See :func:`all_reduce_together`."""
+    total = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    del tensors
+    if total.numel():
+        yield AllReduce(total)
+    return total
+
+
+def all_reduce_together(tensors: Sequence[torch.Tensor], *, name: str, group: Ranks) -> torch.Tensor:
+    """The sums over the ranks of tensors of one element type, flat, one after another: :func:`member` cuts them out."""
+    return group.run(_title("all_reduce_together", name), all_reduce_together_steps(tensors, rank=group.rank))
+
+
+def member(total: torch.Tensor, *, offset: int, shape: Sequence[int]) -> torch.Tensor:
+    """One of the tensors that were reduced together, in the memory of all."""
+    return total.narrow(0, offset, math.prod(shape)).view(tuple(shape))
+
+
 def stack_steps(tensor: torch.Tensor, *, ranks: int, rank: int) -> Steps:
     """See :func:`stack`."""
     rows = (ranks, *tensor.shape)
     if tensor.numel() == 0:
         return tensor.new_empty(rows)
-    gathered = yield AllGather(tensor.contiguous().reshape(-1))
+    buffer = tensor.contiguous().reshape(-1)
+    del tensor
+    gathered = yield AllGather(buffer)
     return gathered.reshape(rows)  # type: ignore[no-any-return]
 
 
@@ -369,6 +411,7 @@ STEPS: dict[Callable[..., Any], Callable[..., Steps]] = {
     all_to_all: all_to_all_steps,
     re_split: re_split_steps,
     all_reduce: all_reduce_steps,
+    all_reduce_together: all_reduce_together_steps,
     stack: stack_steps,
     shift: shift_steps,
 }
@@ -378,7 +421,9 @@ The steps take the function's arguments, but for ``name`` and ``group``, and ``r
 """
 
 
-def start(collective: str, tensor: torch.Tensor, *, name: str, group: Ranks, **arguments: Any) -> Pending:
+def start(
+    collective: str, tensor: torch.Tensor | Sequence[torch.Tensor], *, name: str, group: Ranks, **arguments: Any
+) -> Pending:
     """Begin one of :data:`STEPS`, by the name of its function, with that function's arguments.
 
     All ranks start the same collectives in the same order. :func:`wait` gives the result.

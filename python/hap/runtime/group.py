@@ -68,7 +68,7 @@ class Group:
     def request(self, request: Request) -> Any:
         """Carry one request out, to its end, and return its answer."""
         answer, works = self.issue(request, asynchronous=False)
-        _wait(works)
+        wait(works)
         return answer
 
     def issue(self, request: Request, *, asynchronous: bool) -> tuple[Any, list[Any]]:
@@ -106,7 +106,7 @@ class Group:
                 return None, [dist.all_reduce(_summable(buffer), op=reduction, group=group, async_op=asynchronous)]
 
 
-def _wait(works: list[Any]) -> None:
+def wait(works: list[Any]) -> None:
     """Wait for all that is under way."""
     for work in works:
         if work is not None:
@@ -148,9 +148,9 @@ class _Run:
         """See :class:`hap.runtime.requests.Pending`."""
         entering(self._name)
         while self._under_way is not None:
-            _, answer, works = self._under_way
+            answer, works = self._under_way[1:]
             try:
-                _wait(works)
+                wait(works)
             except RuntimeError as error:
                 raise failed(self._name, self._group.rank, self._group.size, error) from error
             # What was sent is freed before what has arrived is unpacked.

@@ -2,15 +2,18 @@
 
 Every compute instruction becomes the calls of its local code, every conversion a call of
 :mod:`hap.runtime.collectives`. Collectives start where they stand in the program and are waited for at the first use of
-their result. Graphs run as generated straight-line code that frees each value after its last use and
+their result; those that send their operand's memory at the next collective at the latest, so that little of it is held.
+Graphs run as generated straight-line code that frees each value after its last use and
 takes its arguments boxed: as one list that it empties, so that saved values are freed as the backward uses them up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +30,7 @@ from hap.runtime.collectives import Along
 from hap.runtime.passes import PASSES, improve
 from hap.runtime.passes.values import note
 from hap.runtime.placing import along
-from hap.runtime.schedule import Apply, Asked, Given, Property, Schedule, Step, arrange, gains_of
+from hap.runtime.schedule import Apply, Asked, Change, Given, Property, Schedule, Step, arrange, gains_of
 
 if TYPE_CHECKING:
     from hap.rules import AxisGraph
@@ -163,6 +166,11 @@ def lower_steps(
     return graph
 
 
+def bucket_of(step: Step) -> int | None:
+    """The bucket that a step is part of."""
+    return step.instruction.bucket if isinstance(step, Change) else None
+
+
 def _drop_unused(graph: fx.Graph) -> None:
     """Drop nodes that nothing reads, but no collective: other ranks wait in it."""
 
@@ -211,6 +219,11 @@ class _Emitter:
         self.made: dict[Property, tuple[int, Property, Step]] = {}
         # Collectives that are not waited for yet, by what they yield.
         self.started: dict[Property, fx.Node] = {}
+        # The last collective, where it keeps its operand.
+        self.keeping: Property | None = None
+        # Where what is reduced in a bucket lies in it, and the buckets that were waited for.
+        self.members: dict[Property, tuple[int, tuple[int, ...]]] = {}
+        self.totals: dict[fx.Node, fx.Node] = {}
         tensors = rewrite.axes.graph.tensors
         for prop in inputs:
             node = self.graph.create_node("placeholder", "input", name=tensors[prop.tensor].name)
@@ -225,7 +238,9 @@ class _Emitter:
     def finish(self, outputs: list[Property]) -> fx.Graph:
         """End the graph with these outputs."""
         results = [self.value(prop) for prop in outputs]
-        for started in self.started.values():
+        for started in dict.fromkeys(self.started.values()):
+            if started in self.totals:
+                continue
             # A rank without a share reads nothing of it, and must not run ahead of the others.
             with self.graph.inserting_after(started):
                 self.graph.call_function(collectives.wait, (started,))
@@ -249,19 +264,51 @@ class _Emitter:
         started = self.started.pop(prop, None)
         if started is not None:
             name = f"{self.rewrite.axes.graph.tensors[prop.tensor].name}_{'_'.join(prop.placements)}"
-            self.values[prop] = self.graph.create_node("call_function", collectives.wait, (started,), name=name)
+            if prop not in self.members:
+                self.values[prop] = self.graph.create_node("call_function", collectives.wait, (started,), name=name)
+                return self.values[prop]
+            total = self.totals.get(started)
+            if total is None:
+                total = self.totals[started] = self.graph.create_node("call_function", collectives.wait, (started,))
+            offset, shape = self.members[prop]
+            way: dict[str, Any] = {"offset": offset, "shape": shape}
+            self.values[prop] = self.graph.create_node("call_function", collectives.member, (total,), way, name=name)
         return self.values[prop]
+
+    def meet(self, keeping: Property | None = None) -> None:
+        """Wait for the collective before, if that keeps its operand: another one follows, that for ``keeping``."""
+        if self.keeping in self.started:
+            self.value(self.keeping)
+        self.keeping = keeping
 
     def steps(self, steps: tuple[Step, ...]) -> None:
         """Write the nodes of all steps."""
         for number, step in enumerate(steps):
             for prop in gains_of(step):
                 self.made.setdefault(prop, (number, prop, step))
-        for step in steps:
-            if isinstance(step, Apply):
-                self.apply(step)
-            else:
-                self.change(step.instruction, step.needs, step.gains)
+        for bucket, run in groupby(steps, key=bucket_of):
+            if bucket is not None and self.rewrite.size > 1:
+                self.together([step for step in run if isinstance(step, Change)])
+                continue
+            for step in run:
+                if isinstance(step, Apply):
+                    self.apply(step)
+                else:
+                    self.change(step.instruction, step.needs, step.gains)
+
+    def together(self, changes: list[Change]) -> None:
+        """Write the start of a bucket: one all-reduce of several tensors."""
+        values = [self.value(change.needs) for change in changes]
+        self.meet()
+        name = f"{changes[0].instruction.tensor} and {len(changes) - 1} more"
+        arguments: dict[str, Any] = {"name": name, "group": self.group}
+        started = self.graph.create_node("call_function", collectives.start, ("all_reduce_together", values), arguments)
+        offset = 0
+        for change in changes:
+            shape = self.rewrite.shape(change.gains)
+            self.started[change.gains] = started
+            self.members[change.gains] = (offset, shape)
+            offset += math.prod(shape)
 
     def apply(self, step: Apply) -> None:
         """Write the calls of an operator's local code; results bear their names in the reference program."""
@@ -295,6 +342,8 @@ class _Emitter:
             if isinstance(collective, Stack):
                 return self.graph.create_node("call_function", torch.unsqueeze, (value, 0))
             return value
+
+        self.meet()
 
         def call(function: Any, **kwargs: Any) -> fx.Node:
             shared = {"name": name, "group": self.group}
@@ -341,6 +390,7 @@ class _Emitter:
             self.values[target] = self.graph.create_node("call_function", function, (value,), kwargs, name=name)
 
         def start(**kwargs: Any) -> None:
+            self.meet(None if instruction.conversion == "all_reduce" else target)
             arguments: dict[str, Any] = {"name": instruction.tensor, "group": self.group} | kwargs
             self.started[target] = self.graph.create_node(
                 "call_function",

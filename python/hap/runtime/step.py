@@ -108,13 +108,19 @@ class Step:
 
 
 def apart(results: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The results, none sharing memory with another: autograd keeps them, and optimisers write to them."""
-    seen: set[int] = set()
+    """The results, none overlapping another in memory: autograd keeps them, and optimisers write to them."""
+    taken: dict[int, list[tuple[int, int]]] = {}
     for position, result in enumerate(results):
-        place = result.untyped_storage().data_ptr()
-        if result.numel() and place in seen:
+        if not result.numel():
+            continue
+        begin = result.data_ptr()
+        steps = zip(result.shape, result.stride(), strict=True)
+        end = begin + result.element_size() * (1 + sum((size - 1) * stride for size, stride in steps))
+        others = taken.setdefault(result.untyped_storage().data_ptr(), [])
+        if any(begin < stop and first < end for first, stop in others):
             results[position] = result.clone()
-        seen.add(place)
+        else:
+            others.append((begin, end))
     return results
 
 

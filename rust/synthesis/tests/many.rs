@@ -56,6 +56,10 @@ impl Costs for Shared<'_> {
         self.0.compute(operator, choice) + if reader && choice == 0 { 1e3 } else { 0.0 }
     }
 
+    fn kind(&self, tensor: usize) -> usize {
+        self.0.kind(tensor)
+    }
+
     fn convert(&self, tensor: usize, from: &Placements, to: &Placements) -> Option<Move> {
         self.0.convert(tensor, from, to)
     }

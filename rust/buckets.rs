@@ -1,0 +1,191 @@
+//! Which all-reduces are one: those of gradients, in *buckets* of one element type.
+//!
+//! A collective of few bytes is mostly latency. Where nothing but the step's outputs reads what an all-reduce yields, it
+//! can wait for others of its kind, and they pay for one latency together. What waits longer hides less: of a bucket of
+//! `b` bytes, the part `overlap` of its time may be lost behind the backward's last operator. So `total / b * latency +
+//! overlap * b * seconds per byte` is least at `b = sqrt(total * latency / (overlap * seconds per byte))`; no bucket is
+//! larger than [`LARGEST`], as its operands and results are held at once. What is larger by itself is reduced alone.
+//!
+//! **Lower bound.** An all-reduce of `b` bytes in a bucket pays for `b / LARGEST` of a latency at least, since buckets are
+//! no larger. That is what [`CostModel::conversion`] says it costs.
+
+use std::collections::BTreeSet;
+
+use crate::cluster::Cluster;
+use crate::cost::CostModel;
+use crate::graph::{Graph, OutputKind};
+use crate::memory;
+use crate::program::{Conversion, Instruction, Program};
+use crate::shares::Shares;
+use crate::validate::{ValidProgram, validate};
+use crate::wellformed::Names;
+
+/// Bytes of a bucket, at most.
+pub const LARGEST: f64 = 25e6;
+
+/// Tensors of an optimiser that a device has memory for if it has memory for buckets: Adam's.
+const OPTIMISER_TENSORS: u32 = 2;
+
+/// By tensor: whether it is a gradient that nothing but outputs read, itself or as views.
+pub fn gradients(graph: &Graph) -> Vec<bool> {
+    let mut outputs = vec![false; graph.tensors.len()];
+    let mut others = vec![false; graph.tensors.len()];
+    for output in &graph.outputs {
+        match output.kind {
+            OutputKind::Gradient => outputs[output.tensor] = true,
+            _ => others[output.tensor] = true,
+        }
+    }
+    for operator in graph.operators.iter().rev() {
+        let last = operator.layout
+            && operator
+                .results
+                .iter()
+                .all(|&result| outputs[result] && !others[result]);
+        for &operand in &operator.operands {
+            match last {
+                true => outputs[operand] = true,
+                false => others[operand] = true,
+            }
+        }
+    }
+    outputs
+        .into_iter()
+        .zip(others)
+        .map(|(output, other)| output && !other)
+        .collect()
+}
+
+/// A valid program with the all-reduces of its gradients in buckets, where the devices' memory allows that.
+pub fn merged(graph: &Graph, cluster: &Cluster, shares: &Shares, program: Program) -> Program {
+    let costs = CostModel::new(graph, cluster, shares);
+    if costs.devices() == 1 {
+        return program;
+    }
+    let merged = Merger::new(graph, &costs, &program).run(&program);
+    let kinds = costs.kinds();
+    let held = |program: &Program| -> Vec<f64> {
+        let valid: ValidProgram = validate(graph, program).unwrap_or_else(|error| unreachable!("{error}"));
+        let peaks = memory::peaks(graph, shares, costs.devices(), kinds, &valid, OPTIMISER_TENSORS);
+        peaks.iter().map(|peak| peak.parts.total()).collect()
+    };
+    let devices = cluster.devices();
+    let mut allowed = kinds.iter().zip(held(&merged)).zip(held(&program));
+    match allowed.all(|((&device, with), without)| with <= devices[device].memory.max(without)) {
+        true => merged,
+        false => program,
+    }
+}
+
+struct Merger<'a> {
+    graph: &'a Graph,
+    names: Names,
+    gradients: Vec<bool>,
+    /// Bytes of a bucket, at most.
+    most: f64,
+    /// Buckets that wait for more, by element type in the order of their first: bytes, and what they consist of.
+    open: Vec<(&'a str, f64, Vec<Instruction>)>,
+    /// The tensors in them.
+    waiting: BTreeSet<String>,
+    buckets: u32,
+    merged: Program,
+}
+
+impl<'a> Merger<'a> {
+    fn new(graph: &'a Graph, costs: &CostModel, program: &Program) -> Self {
+        let mut merger = Self {
+            graph,
+            names: graph.names(),
+            gradients: gradients(graph),
+            most: 0.0,
+            open: Vec::new(),
+            waiting: BTreeSet::new(),
+            buckets: 0,
+            merged: Program::default(),
+        };
+        let sizes = program.instructions.iter().filter_map(|it| merger.candidate(it));
+        let total: f64 = sizes.map(|(_, bytes)| bytes).sum();
+        let (latency, per_byte) = costs.all_reduce();
+        // Infinite where nothing hides.
+        merger.most = (total * latency / (costs.overlap() * per_byte)).sqrt().min(LARGEST);
+        merger
+    }
+
+    /// Element type and bytes of what an instruction reduces, where that may wait for others.
+    fn candidate(&self, instruction: &Instruction) -> Option<(&'a str, f64)> {
+        let Instruction::Convert {
+            conversion: Conversion::AllReduce,
+            tensor,
+            ..
+        } = instruction
+        else {
+            return None;
+        };
+        let number = *self.names.tensors.get(tensor)?;
+        let tensor = &self.graph.tensors[number];
+        self.gradients[number].then_some((tensor.dtype.as_str(), tensor.bytes))
+    }
+
+    fn run(mut self, program: &Program) -> Program {
+        for instruction in &program.instructions {
+            match self.candidate(instruction) {
+                Some((dtype, bytes)) if bytes < self.most => self.wait(instruction, dtype, bytes),
+                _ => {
+                    if self.touches(instruction) {
+                        self.close(|_| true);
+                    }
+                    self.merged.instructions.push(instruction.clone());
+                }
+            }
+        }
+        self.close(|_| true);
+        self.merged
+    }
+
+    /// Puts an all-reduce into the bucket of its element type, into a new one where it is full.
+    fn wait(&mut self, instruction: &Instruction, dtype: &'a str, bytes: f64) {
+        let most = self.most;
+        self.close(|(other, held, _)| *other == dtype && held + bytes > most);
+        if let Instruction::Convert { tensor, .. } = instruction {
+            self.waiting.insert(tensor.clone());
+        }
+        match self.open.iter_mut().find(|(other, ..)| *other == dtype) {
+            Some((_, held, parts)) => {
+                *held += bytes;
+                parts.push(instruction.clone());
+            }
+            None => self.open.push((dtype, bytes, vec![instruction.clone()])),
+        }
+    }
+
+    /// Whether an instruction needs, or ends, what waits.
+    fn touches(&self, instruction: &Instruction) -> bool {
+        match instruction {
+            Instruction::Input { .. } => false,
+            Instruction::Compute { inputs, .. } => inputs.iter().any(|(tensor, _)| self.waiting.contains(tensor)),
+            Instruction::Convert { tensor, .. }
+            | Instruction::Free { tensor, .. }
+            | Instruction::Output { tensor, .. } => self.waiting.contains(tensor),
+        }
+    }
+
+    /// Emits the open buckets that are asked for.
+    fn close(&mut self, which: impl Fn(&(&'a str, f64, Vec<Instruction>)) -> bool) {
+        let (closed, open) = std::mem::take(&mut self.open).into_iter().partition(which);
+        self.open = open;
+        for (_, _, mut parts) in closed {
+            let number = (parts.len() > 1).then_some(self.buckets);
+            self.buckets += u32::from(parts.len() > 1);
+            for part in &mut parts {
+                if let Instruction::Convert { tensor, bucket, .. } = part {
+                    self.waiting.remove(tensor);
+                    *bucket = number;
+                }
+            }
+            self.merged.instructions.extend(parts);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
