@@ -22,8 +22,8 @@ BALANCED, BALANCES = 2e6, (4, 12)
 FRUITLESS = 0.2
 # A program must gain this fraction.
 WORTH_A_ROUND = 1e-3
-# Weights of the devices under one and the same splits.
-PRICES = 3
+# Weights of the devices under the splits of a start; those in proportion to speed find nothing there.
+PRICES = 2
 # Of weights, that tell them apart.
 DIGITS = 9
 # Bytes of a device whose memory does not count.
