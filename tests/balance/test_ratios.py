@@ -221,6 +221,14 @@ def test_fixed_axes_stay_and_the_others_adapt():
     assert found.splits == {"a": [6, 2], "b": [4, 4]}
 
 
+def test_where_nothing_is_left_to_choose_the_fixed_splits_stay():
+    toy = Toy([2.0, 1.0], [("a", 1.0)], memory=10.0)
+    for capacity in (20.0, 5.0):
+        found = balance(toy, {"a": 8}, machine([2.0, 1.0], [capacity] * 2), {"a": [6, 2]}, {"a": [6, 2]})
+        assert found.splits == {"a": [6, 2]}
+        assert found.simulation.memory == (10.0, 10.0)
+
+
 def test_the_rounding_loss_is_reported():
     toy = Toy([1.0, 1.0], [("a", 1.0)])
     found = balance(toy, {"a": 3}, machine([1.0, 1.0]), {"a": [3, 0]}, {})

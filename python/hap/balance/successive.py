@@ -182,7 +182,7 @@ def _count(left_out: LeftOut) -> int:
 
 def _distance(one: Shares, other: Shares) -> float:
     """Largest difference between shares."""
-    return max(float(np.abs(np.subtract(values, other[axis])).max()) for axis, values in one.items())
+    return max((float(np.abs(np.subtract(values, other[axis])).max()) for axis, values in one.items()), default=0.0)
 
 
 def _symmetric(shares: Shares, machine: Machine, left_out: LeftOut) -> Shares:
