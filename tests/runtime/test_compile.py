@@ -12,7 +12,7 @@ from torch import nn
 
 import hap
 from hap.errors import HapError
-from hap.runtime.collectives import STEPS
+from hap.runtime.collectives import moves
 from tests import models
 from tests.runtime.jobs import cluster, loss_of
 from tests.runtime.launch import Launcher
@@ -68,7 +68,7 @@ def on_two_ranks(rank: int) -> tuple[int, int]:
     """Along the features, so that collectives stand in the middle."""
     compiled, model = compare(lambda: models.mlp(torch.float32, dropout=0.3), 2, "eager", forbidden_axes=["batch"])
     local = model._hap_session.latest.step.program
-    return len(compiled), sum(node.target in STEPS for node in local.forward_graph.nodes)
+    return len(compiled), sum(moves(node.target) for node in local.forward_graph.nodes)
 
 
 def test_stretches_between_collectives_are_compiled() -> None:
