@@ -1,5 +1,6 @@
 """Successive programs, rounding and both together."""
 
+import importlib
 import itertools
 
 import pytest
@@ -20,6 +21,8 @@ from hap.balance import (
 from tests.balance.toy_program import Toy, machine
 
 positive = st.floats(0.1, 10.0)
+# The package has a function of this name.
+successive_module = importlib.import_module("hap.balance.successive")
 
 
 def even(axes, devices):
@@ -227,6 +230,21 @@ def test_where_nothing_is_left_to_choose_the_fixed_splits_stay():
         found = balance(toy, {"a": 8}, machine([2.0, 1.0], [capacity] * 2), {"a": [6, 2]}, {"a": [6, 2]})
         assert found.splits == {"a": [6, 2]}
         assert found.simulation.memory == (10.0, 10.0)
+
+
+def test_steps_are_never_too_short_for_the_solver(monkeypatch):
+    """Memory that no shares change is overrun whatever is tried."""
+    radii, solved = [], successive_module.solve
+
+    def solve(stages, shares, capacity, radius, *arguments):
+        radii.append(radius)
+        return solved(stages, shares, capacity, radius, *arguments)
+
+    monkeypatch.setattr(successive_module, "solve", solve)
+    toy = Toy([2.0, 1.0], [("a", 1.0)], memory=10.0)
+    successive(toy, {"a": [2 / 3, 1 / 3]}, machine([2.0, 1.0], [5.0, 5.0]))
+    assert len(radii) > 5
+    assert min(radii) >= 1e-6
 
 
 def test_the_rounding_loss_is_reported():

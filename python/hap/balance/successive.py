@@ -23,6 +23,8 @@ from hap.balance.stages import Evaluator, LeftOut, Machine, Shares, Stages
 STEPS = 12
 # After a step that did not improve, the next one is at most this fraction as long.
 SHRINK = 0.25
+# A step below this moves no unit, and would be within the tolerances of the solver.
+SHORTEST = 1e-6
 # Improvements below this fraction end the search.
 TOLERANCE = 1e-4
 # A device is tried without an axis where it has less than this fraction of an even share.
@@ -107,6 +109,8 @@ def _descend(
     may_stay = zeros is _Zeros.STAY_WHERE_A_STEP_FAILS
     keep, helps, radius = zeros is _Zeros.STAY, may_stay, [first, first]
     for step in range(STEPS):
+        if radius[keep] < SHORTEST:
+            break
         fixed = _zeros(best.shares) if keep else best.left_out
         try:
             solution = solve(best.stages, best.shares, machine.capacity, radius[keep], fixed, solver)
