@@ -6,8 +6,8 @@
 //! overlap * b * seconds per byte` is least at `b = sqrt(total * latency / (overlap * seconds per byte))`; no bucket is
 //! larger than [`LARGEST`], as its operands and results are held at once. What is larger by itself is reduced alone.
 //!
-//! **Lower bound.** An all-reduce of `b` bytes in a bucket pays for `b / LARGEST` of a latency at least, since buckets are
-//! no larger. That is what [`CostModel::conversion`] says it costs.
+//! **Lower bound.** An all-reduce of `b` bytes in a bucket of at most `most` bytes ([`largest`]) pays for `b / most` of a
+//! latency at least. That is what [`CostModel::conversion`] says it costs.
 
 use std::collections::BTreeSet;
 
@@ -54,6 +54,31 @@ pub fn gradients(graph: &Graph) -> Vec<bool> {
         .zip(others)
         .map(|(output, other)| output && !other)
         .collect()
+}
+
+/// Bytes of a bucket, at most: no more than all gradients have, each of them or what it is a view of.
+pub fn largest(graph: &Graph, gradients: &[bool]) -> f64 {
+    let mut viewed: Vec<usize> = (0..graph.tensors.len()).collect();
+    for operator in graph.operators.iter().filter(|it| it.layout) {
+        if let Some(&operand) = operator.operands.first() {
+            for &result in &operator.results {
+                if gradients[operand] && gradients[result] {
+                    viewed[result] = viewed[operand];
+                }
+            }
+        }
+    }
+    let mut bytes = vec![0.0_f64; graph.tensors.len()];
+    for (tensor, entry) in graph
+        .tensors
+        .iter()
+        .enumerate()
+        .filter(|(tensor, _)| gradients[*tensor])
+    {
+        let held = &mut bytes[viewed[tensor]];
+        *held = held.max(entry.bytes);
+    }
+    bytes.iter().sum::<f64>().min(LARGEST)
 }
 
 /// A valid program with the all-reduces of its gradients in buckets, where the devices' memory allows that.

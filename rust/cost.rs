@@ -155,6 +155,8 @@ pub struct CostModel<'a> {
     participants: Vec<f64>,
     /// By tensor: whether its all-reduces may be part of a bucket.
     gradients: Vec<bool>,
+    /// Bytes of a bucket, at most.
+    bucket: f64,
     link: Link,
     /// By [`slot`].
     measured: [Option<&'a CollectiveCost>; SLOTS],
@@ -205,6 +207,7 @@ impl<'a> CostModel<'a> {
             .map(|list| list.iter().filter(|share| **share > 0.0).count() as f64)
             .collect();
         let (link, overlap) = (cluster.bottleneck(), cluster.hidden());
+        let gradients = buckets::gradients(graph);
         Self {
             graph,
             shares,
@@ -214,7 +217,8 @@ impl<'a> CostModel<'a> {
             curves,
             kernels,
             participants,
-            gradients: buckets::gradients(graph),
+            bucket: buckets::largest(graph, &gradients),
+            gradients,
             link,
             measured,
             overlap,
@@ -363,13 +367,18 @@ impl<'a> CostModel<'a> {
         (latency, (seconds(buckets::LARGEST) - latency) / buckets::LARGEST)
     }
 
+    /// The part of a latency that an all-reduce in a bucket pays for, at least.
+    pub fn part_of_latency(&self, tensor: usize) -> f64 {
+        let bytes = self.graph.tensors[tensor].bytes;
+        if bytes < self.bucket { bytes / self.bucket } else { 1.0 }
+    }
+
     /// What others in the largest bucket pay of a collective's latency.
     fn shared_latency(&self, tensor: usize, conversion: Conversion) -> f64 {
         if conversion != Conversion::AllReduce || !self.gradients[tensor] {
             return 0.0;
         }
-        let part = self.graph.tensors[tensor].bytes / buckets::LARGEST;
-        self.all_reduce().0 * (1.0 - part).max(0.0)
+        self.all_reduce().0 * (1.0 - self.part_of_latency(tensor))
     }
 
     /// Seconds of the collectives inside a choice.

@@ -311,8 +311,7 @@ proptest! {
             let tensor = valid.values[*read].tensor;
             if model.in_buckets(tensor) {
                 let first = *valid.together(position).start() == position;
-                let part = (graph.tensors[tensor].bytes / buckets::LARGEST).min(1.0);
-                shared += latency * (f64::from(u8::from(first)) - part);
+                shared += latency * (f64::from(u8::from(first)) - model.part_of_latency(tensor));
             }
         }
         let priced = theta * compute + (1.0 - theta * cluster.hidden()) * (step.communication - shared);
