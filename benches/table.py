@@ -171,8 +171,12 @@ def measure_plan(name, seconds):
     graph = json.loads(text)
     sizes = {axis["name"]: axis["size"] for axis in graph["axes"]}
     stored = [graph["tensors"][each["tensor"]] for each in graph["inputs"] if each["kind"] == "parameter"]
+    machines = Cluster.from_json(cluster(name))
     asked = Problem(
-        engine=Engine(_core.Graph(text), Cluster.from_json(cluster(name))),
+        engine=Engine(_core.Graph(text), machines),
+        job=machines,
+        devices=tuple(range(len(machines.devices))),
+        settled=True,
         sizes=sizes,
         parameters={
             tensor["name"]: tuple(graph["axes"][axis]["name"] for axis in tensor["occurrences"]) for tensor in stored

@@ -202,7 +202,7 @@ def axes_of(plan: hap.Plan) -> list[tuple[str, int, list[int]]]:
     kinds: dict[str, str] = {}
     for axis in sorted(used):
         kinds.setdefault(re.sub(r"^blocks[.][0-9]+[.]", "blocks.*.", axis), axis)
-    return [(kind, plan.axes[axis], plan.splits[axis]) for kind, axis in kinds.items()]
+    return [(kind, plan.axes[axis], plan.units(axis)) for kind, axis in kinds.items()]
 
 
 def verdict(measured: dict[str, float]) -> str:

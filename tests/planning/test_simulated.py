@@ -10,13 +10,16 @@ from hap.cluster import Link
 from hap.errors import PlanError
 from tests import models
 
-CLUSTER = hap.Cluster(["V100", "V100", "P100"], link=Link(bandwidth=1e9, latency=1e-5))
+CLUSTER = hap.Cluster(["V100", "V100", "P100"], link=Link(bandwidth=1e12, latency=1e-9))
+SLOW = hap.Cluster(CLUSTER.devices, link=Link(bandwidth=1e6, latency=1e-3))
 
 
-@pytest.fixture(scope="module")
-def planned():
+@pytest.fixture(scope="module", params=[CLUSTER, SLOW], ids=["all devices", "one device"])
+def planned(request):
     module, inputs, _ = models.mlp(batch=48)
-    return module, inputs, hap.plan(module, devices=CLUSTER, example_inputs=inputs, required_axis="batch")
+    plan = hap.plan(module, devices=request.param, example_inputs=inputs, required_axis="batch")
+    assert len(plan.left_out) == (2 if request.param is SLOW else 0)
+    return module, inputs, plan
 
 
 def test_the_timeline_is_that_of_the_plan(planned):
@@ -50,8 +53,8 @@ def test_the_trace_is_what_perfetto_reads(planned, tmp_path):
 
 def test_a_plan_can_be_simulated_elsewhere(planned):
     module, inputs, plan = planned
-    slow = hap.Cluster(CLUSTER.devices, link=Link(bandwidth=1e6, latency=1e-3))
-    assert hap.simulate(plan, module, example_inputs=inputs, devices=slow).seconds > plan.predicted_time
+    slower = hap.Cluster(CLUSTER.devices, link=Link(bandwidth=1e5, latency=1e-2))
+    assert hap.simulate(plan, module, example_inputs=inputs, devices=slower).seconds > plan.predicted_time
     with pytest.raises(PlanError, match="simulate: devices: expected 3, as the plan has, got 1"):
         hap.simulate(plan, module, example_inputs=inputs, devices=["V100"])
 

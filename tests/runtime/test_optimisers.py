@@ -92,7 +92,7 @@ class SteepestSGD(torch.optim.SGD):
 def test_of_unknown_ones_there_is_one_warning(kind: Any, recwarn: pytest.WarningsRecorder) -> None:
     whole, shard = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
     optimisers.watch()
-    optimisers.mark(shard, "weight", sharded=True)
+    optimisers.mark(shard, "weight", sharded=True, counted=True)
     for parameter, expected in ((whole, 0), (shard, 1), (shard, 1)):
         parameter.grad = torch.ones(2)
         kind([parameter], {} if kind is Steepest else 0.1).step()

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from hap.checkpoint.folder import Groups
 from hap.checkpoint.piece import Piece
 from hap.errors import CheckpointError
+from hap.runtime.collectives import Along
 from hap.runtime.module import ParallelModule
 from hap.runtime.optimisers import mark_of
 from hap.runtime.placing import Layout
@@ -31,9 +32,10 @@ class Lies:
     def entry(self, value: torch.Tensor) -> torch.Tensor:
         """A tensor that lies so, as a checkpoint takes it; it shares the tensor's memory."""
         value = value.detach()
-        if self.layout is None or self.layout.along is None:
+        if self.layout is None or not self.layout.cut(self.rank):
             return value
-        return Piece(value, self.layout.shape, self.layout.along, self.rank)
+        along = self.layout.along or Along(0, (), (0,) * len(self.layout.shapes))
+        return Piece(value, self.layout.shape, along, self.rank)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Named:
     def room(self, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         """Memory for a tensor of an optimiser's state, to be read to, from the size of the whole."""
         layout = self.lies.layout
-        if layout is None or layout.along is None or tuple(size) != layout.shape:
+        if layout is None or not size or not layout.cut(self.lies.rank) or tuple(size) != layout.shape:
             return torch.empty(size, dtype=dtype)
         return self.lies.entry(torch.empty(self.parameter.shape, dtype=dtype))
 

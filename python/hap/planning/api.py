@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +19,7 @@ from hap.planning.engine import Limits, parse_program
 from hap.planning.optimisers import Optimiser, optimiser_tensors
 from hap.planning.outer import Found, search
 from hap.planning.pins import Pins, read_pins, spelled_by_name
-from hap.planning.plan import FORMAT, Fingerprints, Plan, Replica, Stage
+from hap.planning.plan import FORMAT, NOTHING, Fingerprints, Plan, Replica, Stage
 from hap.planning.progress import Progress, Report
 from hap.planning.setup import make_problem
 from hap.program import Placements
@@ -131,6 +132,7 @@ def plan_axes(
     optimiser: Optimiser = "Adam",
     placements: Mapping[str, Placements] | None = None,
     splits: Mapping[str, Sequence[int]] | None = None,
+    active: Sequence[int] | None = None,
     limits: Limits | None = None,
     progress: Callable[[Report], object] | None = None,
 ) -> Plan:
@@ -147,6 +149,8 @@ def plan_axes(
         optimiser: as for :func:`plan`.
         placements: by name of a parameter or buffer, the placement that it must be stored in, because it already is.
         splits: by name of an axis, the units by device that must be kept, because something is already stored so.
+        active: ranks of the devices that the plan must be for, ascending, because something is stored there; by
+            default those that make it fastest, but all where ``placements`` are given.
         limits: limits of each synthesis.
         progress: as for :func:`plan`.
 
@@ -165,6 +169,8 @@ def plan_axes(
         splits=splits,
         limits=limits,
     )
+    if active is not None:
+        problem = replace(problem.among(active), settled=True)
     with Progress(progress) as shown:
         return make_plan(search(problem, shown), axes)
 
@@ -174,10 +180,13 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
     problem, best = found.problem, found.best
     engine = problem.engine
     warn_of_slow_types(engine, best, axes)
-    cluster = engine.cluster.to_json()
-    seconds = best.simulation.seconds
+    bound = found.bound and found.bound + found.seconds - best.simulation.seconds
+    cluster = problem.job.to_json()
+    memory = zip(map(math.ceil, best.simulation.memory), best.simulation.memory_parts, strict=True)
+    held = dict(zip(problem.devices, memory, strict=True))
+    by_rank = [held.get(rank, (0, NOTHING)) for rank in range(len(problem.job.devices))]
     stage = Stage(
-        devices=tuple(range(len(engine.machine))),
+        devices=problem.devices,
         part="all",
         program=parse_program(best.program),
         splits=best.splits,
@@ -195,18 +204,17 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
         classes=dict(problem.classes),
         replicas=(Replica(micro_batches=1, stages=(stage,)),),
         optimiser_tensors=engine.optimiser_tensors,
-        predicted_time=seconds,
-        predicted_memory=tuple(math.ceil(size) for size in best.simulation.memory),
-        memory_parts=best.simulation.memory_parts,
+        predicted_time=found.seconds,
+        predicted_memory=tuple(size for size, _ in by_rank),
+        memory_parts=tuple(parts for _, parts in by_rank),
         search_gap=engine.search_gap,
-        lower_bound=found.bound,
+        lower_bound=bound,
         # The bound and the simulation add the same terms in another order: the last digits may differ.
-        optimality_gap=_gap(seconds, found.bound),
+        optimality_gap=_gap(found.seconds, bound),
         rounding_loss=best.rounding_loss or 0.0,
         baselines={baseline.name: baseline.seconds for baseline in found.baselines},
         obstacles={baseline.name: baseline.obstacle for baseline in found.baselines if baseline.obstacle is not None},
         with_all=found.with_all,
-        faster_without=found.faster_without,
         replicated=axes.without_rule,
         forbidden_axes=problem.constraints.forbidden_axes,
         required_axis=problem.constraints.require_axis,

@@ -17,7 +17,7 @@ from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candid
 from hap.planning.progress import Progress
 from hap.planning.segments import with_segments
 from hap.planning.storage import with_storage
-from hap.planning.subsets import WORTH_A_RESTART, Without, faster_without, with_all
+from hap.planning.subsets import WORTH_LEAVING, fewer, seconds_of
 from hap.program import Splits
 
 _log = logging.getLogger("hap")
@@ -36,20 +36,26 @@ class Found:
     """What the search found.
 
     Attributes:
-        problem: what is solved: the one that was given, with further split classes where these help.
+        problem: what is solved: the one that was given, with further split classes and for fewer devices where these
+            help.
         best: the best program and splits.
         bound: the best lower bound under these splits.
-        baselines: the well-known strategies.
-        with_all: seconds per step of the fastest plan seen in which every device has a share; ``None`` without any.
-        faster_without: devices without which a job would be faster; ``None`` where no such are known.
+        baselines: the well-known strategies, on all devices.
+        unsegmented: the best program and splits where each axis has one split class.
+        with_all: seconds per step of the plan for all devices where some are left out, else ``None``.
     """
 
     problem: Problem
     best: Candidate
     bound: float
     baselines: list[Baseline]
-    with_all: float | None
-    faster_without: Without | None
+    unsegmented: Candidate
+    with_all: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per step, until all devices have the loss."""
+        return seconds_of(self.problem, self.best)
 
 
 def search(problem: Problem, progress: Progress) -> Found:
@@ -58,14 +64,32 @@ def search(problem: Problem, progress: Progress) -> Found:
     Raises:
         PlanError: no program satisfies the constraints, or none fits the devices' memory.
     """
-    problem.engine.observer = None if progress.callback is None else progress.observe
     try:
-        return _search(problem, progress)
+        found = full = _search(problem, progress, [])
+        while (step := _with_fewer(problem, found, progress)) is not None:
+            problem, found = step
     except NoProgramError as error:
         reasons = conflict(problem.pins, lambda pins: _possible(problem, pins)) if problem.pins else []
         if not reasons:
             raise
         raise PlanError(f"{error}. These conflict: {', '.join(map(str, reasons))}. Leave one of them out") from error
+    return replace(found, baselines=full.baselines, with_all=None if found is full else full.seconds)
+
+
+def _with_fewer(problem: Problem, found: Found, progress: Progress) -> tuple[Problem, Found] | None:
+    """A problem of fewer devices with a faster plan; ``None`` where there is no such."""
+    progress.update("fewer devices")
+    strategies = [baseline.candidate for baseline in found.baselines if baseline.candidate is not None]
+    promising = fewer(problem, found.unsegmented, strategies)
+    if promising is None:
+        return None
+    smaller, known = promising
+    again = _search(smaller, progress, [known])
+    if again.seconds > found.seconds * (1.0 - WORTH_LEAVING):
+        return None
+    gaps = (each.problem.engine.search_gap for each in (found, again))
+    again.problem.engine.search_gap = max(gaps)
+    return smaller, again
 
 
 def _possible(problem: Problem, pins: Sequence[Pin]) -> bool:
@@ -78,24 +102,25 @@ def _possible(problem: Problem, pins: Sequence[Pin]) -> bool:
     return True
 
 
-def _search(problem: Problem, progress: Progress) -> Found:
-    """As :func:`search`; errors of the core as they are."""
+def _search(problem: Problem, progress: Progress, others: Sequence[Candidate]) -> Found:
+    """As :func:`search` with the problem's devices, from other programs too; errors of the core as they are."""
+    problem.engine.observer = None if progress.callback is None else progress.observe
     capacity = problem.engine.machine.capacity
     progress.update("baselines")
     known = baselines(problem)
-    strategies = [baseline.candidate for baseline in known if baseline.candidate is not None]
+    strategies = [*(baseline.candidate for baseline in known if baseline.candidate is not None), *others]
     starts = _starts(problem)
     tried = alternate(problem, starts, strategies, progress)
     best, memory = tried[0], None
     if best.simulation.excess(capacity) > 0.0:
         progress.update("memory")
         best, memory = fit(problem, [*tried, *strategies], [problem.split(capacity), *starts[1:]])
-    for baseline in known:
-        if baseline.candidate is not None and baseline.candidate.better_than(best, capacity):
-            _log.info("baseline %s beats the search so far; balancing it", baseline.name)
-            best = balanced(problem, baseline.candidate)
+    for strategy in strategies:
+        if strategy.better_than(best, capacity):
+            _log.info("a program that was there already beats the search so far; balancing it")
+            best = balanced(problem, strategy)
     progress.update("split classes")
-    given, in_one_class = problem, best
+    given, unsegmented = problem, best
     if memory is not None:
         problem, best = with_storage(problem, best, tried[0], memory)
     if best.simulation.excess(capacity) > 0.0:
@@ -112,10 +137,7 @@ def _search(problem: Problem, progress: Progress) -> Found:
             "and there may be a better plan; raise limits",
             100.0 * gap / (1.0 - gap),
         )
-    without = faster_without(given, in_one_class, strategies)
-    if without is not None and without.seconds > best.simulation.seconds * (1.0 - WORTH_A_RESTART):
-        without = None
-    return Found(problem, best, bound, known, with_all([best, *tried, *strategies], capacity), without)
+    return Found(problem, best, bound, known, unsegmented)
 
 
 def _starts(problem: Problem) -> list[Splits]:

@@ -13,10 +13,12 @@ from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
 from hap.placement import parse
 from hap.planning.pins import shard_dim
-from hap.planning.subsets import Without, left_out
 from hap.program import Classes, Compute, Convert, Program, Replicated, Splits
 
 FORMAT: Final = "hap-plan-1"
+
+NOTHING: Final = MemoryParts(0.0, 0.0, 0.0, 0.0, 0.0)
+"""What a device holds that is left out."""
 
 Obstacle = Literal["memory", "impossible"]
 """Why a baseline has no time: it does not fit the devices' memory, or no program is it (a forbidden axis, say)."""
@@ -35,7 +37,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A group of devices that runs one program on its part of the graph.
 
     Attributes:
-        devices: ranks of the group, in the order that the splits follow.
+        devices: ranks of the group, ascending, in the order that the splits follow. Other devices are left out.
         part: the part of the graph; there is one today.
         program: what each of them runs.
         splits: units of each axis, and of each further split class, by device.
@@ -73,23 +75,23 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             PyTorch's words: ``Replicate()``, ``Shard(0)``.
         replicas: copies of the model; there is one, of one stage, today.
         optimiser_tensors: tensors of optimiser state per parameter that the memory was predicted with.
-        predicted_time: seconds per step.
-        predicted_memory: peak bytes of each device.
+        predicted_time: seconds per step, until all devices have the loss: one message to those that are left out
+            counts with the latency of the slowest link.
+        predicted_memory: peak bytes of each device; none where it is left out.
         memory_parts: what that memory consists of, by device.
         search_gap: of the synthesiser's own objective: the largest distance to the proven bound, as a fraction, of all
             syntheses of the search, since each of them could have led to a better plan. 0.0 when all are proven
             minimal, more where a limit was reached (one of the synthesiser's own is on how many sets of placements of
             one tensor it tells apart), 1.0 where limits left one without any program.
-        lower_bound: seconds that no program takes less than under these splits, as far as proven.
+        lower_bound: seconds that no program takes less than under these splits, on these devices, as far as proven.
         optimality_gap: ``predicted_time / lower_bound - 1``; ``None`` where limits left no bound above zero. The
             warning about a limit speaks of ``search_gap``'s objective instead, before splits and simulation.
         rounding_loss: step time lost by splitting in whole units, as a fraction, as far as the linear program knows.
-        baselines: seconds per step of well-known strategies; ``None`` where one does not fit or cannot be expressed.
+        baselines: seconds per step of well-known strategies on all devices; ``None`` where one does not fit, or cannot
+            be expressed.
         obstacles: why, by name of each of these: ``memory`` where the strategy does not fit the devices' memory,
             ``impossible`` where this model cannot be trained so under the constraints.
-        with_all: seconds per step of the fastest plan seen in which every device has a share; ``None`` without any.
-        faster_without: devices that cost more than they give even without a share, since every device of a job runs the
-            program and its collectives: a job without them is faster. ``None`` where no such are known.
+        with_all: seconds per step of the plan in which all devices are active, where some are left out.
         replicated: operators that every device computes whole, because no rule covers them.
         synthesis_time: seconds of the last synthesis; not stored in files, ``None`` after loading.
     """
@@ -111,7 +113,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     baselines: dict[str, float | None]
     obstacles: dict[str, Obstacle] = {}
     with_all: float | None = None
-    faster_without: Without | None = None
     replicated: tuple[Replicated, ...] = ()
     forbidden_axes: tuple[str, ...] = ()
     required_axis: str | None = None
@@ -133,18 +134,24 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     @property
     def program(self) -> Program:
-        """The program that every device runs."""
+        """The program that every active device runs."""
         return self.stage.program
 
     @property
     def splits(self) -> Splits:
-        """Units of each axis, and of each of :attr:`classes`, by device."""
+        """Units of each axis, and of each of :attr:`classes`, by active device; see :meth:`units`."""
         return self.stage.splits
+
+    def units(self, axis: str) -> list[int]:
+        """Units of an axis, or of one of :attr:`classes`, by rank; devices that are left out have none."""
+        held = dict(zip(self.stage.devices, self.splits[axis], strict=True))
+        return [held.get(rank, 0) for rank in range(len(self.predicted_memory))]
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Ranks of the devices that have no share of anything that the program splits."""
-        return left_out(self.program, self.splits)
+        """Ranks of the devices that cost more than they give: idle in the job, they hold nothing but the loss."""
+        active = {rank for replica in self.replicas for stage in replica.stages for rank in stage.devices}
+        return tuple(rank for rank in range(len(self.predicted_memory)) if rank not in active)
 
     def __str__(self) -> str:
         from hap.planning.text import plan_text
@@ -235,13 +242,6 @@ def _check(plan: Plan) -> None:
     times = {"predicted_time": plan.predicted_time, "lower_bound": plan.lower_bound, "search_gap": plan.search_gap}
     if plan.with_all is not None:
         times["with_all"] = plan.with_all
-    if plan.faster_without is not None:
-        times["faster_without.seconds"] = plan.faster_without.seconds
-        ranks = plan.faster_without.devices
-        if not 0 < len(ranks) < count or len(set(ranks)) != len(ranks) or not all(0 <= rank < count for rank in ranks):
-            raise PlanError(
-                f"faster_without.devices: expected different ranks below {count}, not all, got {list(ranks)}"
-            )
     times |= {f"baselines.{name}": seconds for name, seconds in plan.baselines.items() if seconds is not None}
     for field, value in times.items():
         if value < 0.0:
@@ -284,8 +284,8 @@ def _check_replicated(replicated: tuple[Replicated, ...], program: Program) -> N
 
 def _check_stage(stage: Stage, axes: dict[str, int], count: int, path: str) -> None:
     devices = stage.devices
-    if not devices or len(set(devices)) != len(devices) or not all(0 <= device < count for device in devices):
-        raise PlanError(f"{path}.devices: expected different ranks below {count}, got {list(devices)}")
+    if not devices or sorted(set(devices)) != list(devices) or devices[0] < 0 or devices[-1] >= count:
+        raise PlanError(f"{path}.devices: expected different ranks below {count}, ascending, got {list(devices)}")
     if set(stage.splits) != set(axes):
         odd = sorted(set(stage.splits) ^ set(axes))
         raise PlanError(

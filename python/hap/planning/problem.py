@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hap.balance import Machine, Simulation, balance, fractions, largest_remainder
+from hap.cluster import Cluster
 from hap.planning.engine import Constraints, Engine, Prices, Synthesis, parse_program
 from hap.planning.pins import Pin
 from hap.program import Compute, Convert, SplitClass, Splits
@@ -15,7 +16,7 @@ from hap.rules import BATCH
 TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One planning problem.
 
@@ -31,6 +32,9 @@ class Problem:
         origins: by name of a tensor, the user's name of a parameter or an input, or the source line that makes it.
         classes: further split classes of axes, by name; :attr:`sizes` holds them, too.
         divided: the problem with these split classes of axes beside its own; ``None`` where each axis is to have one.
+        job: all devices of the job.
+        devices: the ranks there of the devices that the problem is for.
+        settled: whether these must stay, because something is stored there already.
     """
 
     engine: Engine
@@ -44,6 +48,28 @@ class Problem:
     origins: Mapping[str, str] = field(default_factory=dict)
     classes: Mapping[str, SplitClass] = field(default_factory=dict)
     divided: Callable[[Mapping[str, SplitClass]], Problem] | None = None
+    job: Cluster
+    devices: tuple[int, ...]
+    settled: bool = False
+
+    def among(self, kept: Sequence[int]) -> Problem:
+        """The problem for some of its devices, ascending; the others have nothing of what is fixed."""
+        if len(kept) == len(self.devices):
+            return self
+        removed = set(range(len(self.devices))) - set(kept)
+        divided = self.divided
+        return replace(
+            self,
+            engine=self.engine.on(self.engine.cluster.without(removed)),
+            fixed={axis: [units[place] for place in kept] for axis, units in self.fixed.items()},
+            divided=None if divided is None else lambda classes: divided(classes).among(kept),
+            devices=tuple(self.devices[place] for place in kept),
+        )
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Ranks of the job's other devices."""
+        return tuple(rank for rank in range(len(self.job.devices)) if rank not in self.devices)
 
     def split(self, weights: Sequence[float]) -> Splits:
         """Every axis split in proportion to ``weights``, fixed ones as they are."""

@@ -84,6 +84,9 @@ def make_problem(
         origins=_origins(axes),
         classes=axes.classes,
         divided=divide,
+        job=cluster,
+        devices=tuple(range(len(cluster.devices))),
+        settled=bool(placements),
     )
 
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import torch
@@ -14,7 +14,10 @@ import torch
 from hap.balance import MemoryParts
 from hap.cluster import Cluster, Device
 from hap.errors import PlanError
-from hap.planning.plan import Plan
+from hap.planning.plan import NOTHING, Plan
+from hap.planning.subsets import news
+
+T = TypeVar("T")
 
 STREAMS = ("computation", "communication")
 
@@ -126,11 +129,35 @@ def simulate(
     options = {"optimiser_tensors": plan.optimiser_tensors, "timeline": True}
     try:
         reply = _core.Graph(axes.to_json()).simulate(
-            cluster.to_json(),
+            cluster.without(plan.left_out).to_json(),
             msgspec.json.encode(plan.program).decode(),
             msgspec.json.encode(plan.splits).decode(),
             json.dumps(options),
         )
     except ValueError as error:
         raise PlanError(f"simulate: the plan does not hold: {error}") from error
-    return msgspec.json.decode(reply, type=SimulatedStep)
+    step = msgspec.json.decode(reply, type=SimulatedStep)
+    return _of_job(step, plan.stage.devices, cluster) if plan.left_out else step
+
+
+def _of_job(step: SimulatedStep, devices: Sequence[int], cluster: Cluster) -> SimulatedStep:
+    """A step of some devices, as one of all: the others have nothing to do, and hear of the loss."""
+
+    def by_rank(values: Sequence[T], nothing: T) -> tuple[T, ...]:
+        held = dict(zip(devices, values, strict=True))
+        return tuple(held.get(rank, nothing) for rank in range(len(cluster.devices)))
+
+    seconds = step.seconds + news(cluster)
+    told = [rank for rank in range(len(cluster.devices)) if rank not in devices[1:]]
+    return SimulatedStep(
+        seconds=seconds,
+        compute=by_rank(step.compute, 0.0),
+        communication=step.communication,
+        memory=by_rank(step.memory, 0.0),
+        memory_parts=by_rank(step.memory_parts, NOTHING),
+        timeline=(
+            *(msgspec.structs.replace(event, device=devices[event.device]) for event in step.timeline),
+            *(Event(rank, "communication", "the loss to idle devices", step.seconds, seconds) for rank in told),
+        ),
+        memory_timeline=by_rank(step.memory_timeline, ((0.0, 0.0),)),
+    )

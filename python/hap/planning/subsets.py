@@ -1,16 +1,15 @@
-"""Devices that cost more than they give: those without a share in a program, and those that a job had better not have.
+"""Devices that cost more than they give: sets of devices that a plan had better leave out.
 
-Every device of a job runs the whole program. One without a share still computes what is whole on every device, and
-takes part in every collective; only a job that is started without it is rid of that.
+Every active device runs the whole program: without a share it still computes what is whole on every device, and takes
+part in every collective. A device that is left out stays in the job, idle, without parameters; what it hears of is the
+loss. That message is counted as part of the step, with the latency of the slowest link, although it goes out while the
+backward runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-
-import msgspec
 
 from hap.balance import largest_remainder
 from hap.cluster import Cluster
@@ -18,19 +17,12 @@ from hap.planning.engine import NoProgramError, parse_program
 from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices
 from hap.program import Program, Splits
 
-# Kinds of devices, or hosts, that are left away together, the slowest first; at most so many.
+# Kinds of devices, or hosts, that are left out together, the slowest first; at most so many.
 MOST = 4
-# What a smaller job gains must be worth starting it.
-WORTH_A_RESTART = 0.01
-# Smaller jobs that are looked at more closely.
+# Leaving devices out must gain this fraction: for other inputs they might be of use, but stay idle.
+WORTH_LEAVING = 0.01
+# Sets of devices that are looked at more closely.
 PROMISING = 2
-
-
-class Without(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job without these devices takes at most so many seconds per step."""
-
-    devices: tuple[int, ...]
-    seconds: float
 
 
 def split_axes(program: Program) -> list[str]:
@@ -39,84 +31,72 @@ def split_axes(program: Program) -> list[str]:
     return list(dict.fromkeys(axis for axis in axes if axis is not None))
 
 
-def left_out(program: Program, splits: Splits) -> tuple[int, ...]:
-    """The devices with no share of any axis that the program splits something along; nobody where there is none."""
-    shares = [sum(units) for units in zip(*(splits[axis] for axis in split_axes(program)), strict=True)]
-    return tuple(rank for rank, share in enumerate(shares) if share == 0)
+def news(cluster: Cluster) -> float:
+    """Seconds that a step takes longer because some of these devices are idle, and to hear of its loss."""
+    return max(link.latency for link in cluster.links)
 
 
-def with_all(candidates: Sequence[Candidate], capacity: Sequence[float]) -> float | None:
-    """Seconds of the fastest of these in which every device has a share, if any of those fits."""
-    fitting = sorted(
-        (found for found in candidates if found.simulation.excess(capacity) == 0.0),
-        key=lambda found: found.simulation.seconds,
-    )
-    seconds = (it.simulation.seconds for it in fitting if not left_out(parse_program(it.program), it.splits))
-    return next(seconds, None)
+def seconds_of(problem: Problem, found: Candidate) -> float:
+    """Seconds per step, until all devices of the job have the loss."""
+    return found.simulation.seconds + (news(problem.job) if problem.left_out else 0.0)
 
 
-def faster_without(problem: Problem, best: Candidate, others: Sequence[Candidate]) -> Without | None:
-    """Devices without which a job would be faster, and how fast at most; ``None`` where no such are found.
+def fewer(problem: Problem, best: Candidate, others: Sequence[Candidate]) -> tuple[Problem, Candidate] | None:
+    """A problem of fewer devices with a program that is faster there; ``None`` where no such are found.
 
-    Smaller jobs are tried with the best program and the fastest of ``others``, under shares like theirs and in
-    proportion to speed; for the most promising ones one more program is made, and the better one is balanced.
+    Programs for all devices are tried with fewer: the best one, and the fastest of ``others``, under shares like those
+    of the best one and in proportion to speed. For the most promising sets of devices one more program is made.
     """
-    if problem.fixed:
-        # The job runs already.
+    if problem.settled:
         return None
     fastest = min(others, key=lambda found: found.simulation.seconds, default=best)
-    limit = best.simulation.seconds * (1.0 - WORTH_A_RESTART)
-    ranks = range(len(problem.engine.machine))
-    smaller = {
-        removed: replace(problem, engine=problem.engine.on(problem.engine.cluster.without(removed)))
-        for removed in _removals(problem, best)
-    }
-    jobs: list[tuple[float, tuple[int, ...], Candidate]] = []
-    for program in dict.fromkeys((best.program, fastest.program)):
-        for removed, job in smaller.items():
-            kept = [rank for rank in ranks if rank not in removed]
-            for splits in (_restricted(best.splits, kept), job.proportional):
-                made = Candidate(program, splits, job.engine.simulate(program, splits))
-                if made.simulation.seconds < limit and _fits(job, made):
-                    jobs.append((made.simulation.seconds, removed, made))
-    jobs.sort(key=lambda job: job[:2])
+    limit = seconds_of(problem, best) * (1.0 - WORTH_LEAVING)
+    found: list[tuple[float, tuple[int, ...], Candidate]] = []
+    sets = {kept: problem.among(kept) for kept in dict.fromkeys(_sets(problem, best))}
+    for kept, smaller in sets.items():
+        alike, proportional = _restricted(smaller, best.splits, kept), smaller.proportional
+        for program, splits in (
+            (best.program, alike),
+            (best.program, proportional),
+            (fastest.program, proportional),
+        ):
+            made = Candidate(program, splits, smaller.engine.simulate(program, splits))
+            seconds = seconds_of(smaller, made)
+            if seconds < limit and made.simulation.excess(smaller.engine.machine.capacity) == 0.0:
+                found.append((seconds, kept, made))
     promising: dict[tuple[int, ...], Candidate] = {}
-    for _, removed, made in jobs:
-        promising.setdefault(removed, made)
-    found = [Without(removed, _improved(smaller[removed], made)) for removed, made in [*promising.items()][:PROMISING]]
-    return min(found, key=lambda job: job.seconds, default=None)
+    for _, kept, made in sorted(found, key=lambda one: one[:2]):
+        promising.setdefault(kept, made)
+    tried = [(sets[kept], _improved(sets[kept], made)) for kept, made in [*promising.items()][:PROMISING]]
+    return min(tried, key=lambda one: one[1].simulation.seconds, default=None)
 
 
-def _fits(problem: Problem, found: Candidate) -> bool:
-    return found.simulation.excess(problem.engine.machine.capacity) == 0.0
-
-
-def _improved(problem: Problem, known: Candidate) -> float:
-    """Seconds of a candidate that fits, or less."""
+def _improved(problem: Problem, known: Candidate) -> Candidate:
+    """A candidate that fits, or a faster one."""
     splits = problem.proportional
     with contextlib.suppress(NoProgramError):
         synthesis = problem.engine.synthesise(splits, first_prices(problem, splits), problem.constraints)
         made = candidate(problem, synthesis, splits)
         known = made if made.better_than(known, problem.engine.machine.capacity) else known
-    return balanced(problem, known).simulation.seconds
+    return balanced(problem, known)
 
 
-def _removals(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
-    """Ranks to leave away: those left out, the slowest kinds, the slowest hosts, all but the fastest device."""
-    machine = problem.engine.machine
+def _sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
+    """Devices to keep: those with a share; all but slow kinds, or hosts; a fast host; the fastest 1, 2, 4, ..."""
+    machine, cluster = problem.engine.machine, problem.engine.cluster
     ranks = range(len(machine))
+    needed = {rank for units in problem.fixed.values() for rank, count in enumerate(units) if count}
+    axes = split_axes(parse_program(best.program))
     kinds = sorted({(machine.speeds[rank], -machine.kinds[rank]) for rank in ranks})
-    hosts = sorted(_hosts(problem.engine.cluster), key=lambda host: sum(machine.speeds[rank] for rank in host))
-    slowest = kinds[:MOST]
-    found = [left_out(parse_program(best.program), best.splits)]
-    found += [
-        tuple(rank for rank in ranks if (machine.speeds[rank], -machine.kinds[rank]) in slowest[:count])
-        for count in range(1, len(slowest) + 1)
-    ]
-    found += [tuple(sorted(sum(hosts[:count], ()))) for count in range(1, min(MOST, len(hosts)) + 1)]
-    fastest = max(ranks, key=lambda rank: (machine.speeds[rank], -rank))
-    found.append(tuple(rank for rank in ranks if rank != fastest))
-    return (removed for removed in dict.fromkeys(found) if 0 < len(removed) < len(machine))
+    hosts = sorted(_hosts(cluster), key=lambda host: sum(machine.speeds[rank] for rank in host))
+    order = sorted(ranks, key=lambda rank: (-machine.speeds[rank], rank))
+    found = [{rank for rank in ranks if any(best.splits[axis][rank] for axis in axes)}]
+    for count in range(1, MOST + 1):
+        found.append({rank for rank in ranks if (machine.speeds[rank], -machine.kinds[rank]) in kinds[count:]})
+        found.append(set[int]().union(*hosts[count:]))
+    found += [set(host) for host in hosts[-MOST:]]
+    found += [set(order[: 2**power]) for power in range(len(ranks).bit_length())]
+    return (tuple(sorted(kept)) for kept in found if needed <= kept and 0 < len(kept) < len(ranks))
 
 
 def _hosts(cluster: Cluster) -> list[tuple[int, ...]]:
@@ -129,8 +109,8 @@ def _hosts(cluster: Cluster) -> list[tuple[int, ...]]:
     return found
 
 
-def _restricted(splits: Splits, kept: Sequence[int]) -> Splits:
-    """The splits among some of the devices, in the same proportion; even where these have nothing."""
+def _restricted(problem: Problem, splits: Splits, kept: Sequence[int]) -> Splits:
+    """The splits among the devices of a problem, in the same proportion; even where these have nothing."""
 
     def among(units: tuple[int, ...]) -> list[int]:
         shares = [units[rank] for rank in kept]
@@ -140,4 +120,4 @@ def _restricted(splits: Splits, kept: Sequence[int]) -> Splits:
 
     # Many axes are split alike.
     found = {units: among(units) for units in {tuple(units) for units in splits.values()}}
-    return {axis: list(found[tuple(units)]) for axis, units in splits.items()}
+    return {axis: list(problem.fixed.get(axis, found[tuple(units)])) for axis, units in splits.items()}

@@ -106,7 +106,7 @@ def _header(plan: Plan) -> Iterator[str]:
     yield f"# predicted memory: {', '.join(limits)}"
     groups: dict[tuple[int, ...], list[str]] = {}
     for axis in split_axes(plan.program):
-        groups.setdefault(tuple(plan.splits[axis]), []).append(axis)
+        groups.setdefault(tuple(plan.units(axis)), []).append(axis)
     for units, axes in groups.items():
         yield f"# split {' '.join(str(count) for count in units)}: {', '.join(axes)}"
     for name, split_class in plan.classes.items():
@@ -122,14 +122,8 @@ def _header(plan: Plan) -> Iterator[str]:
 def _subsets(plan: Plan) -> Iterator[str]:
     """Which devices cost more than they give."""
     if plan.left_out:
-        cost = "" if plan.with_all is None else f"; with a share for all {seconds_text(plan.with_all)}"
-        yield f"# without a share: {_ranks(plan, plan.left_out)}{cost}"
-    if plan.faster_without is not None:
-        ranks, seconds = plan.faster_without.devices, seconds_text(plan.faster_without.seconds)
-        yield (
-            f"# faster in a job without {_ranks(plan, ranks)}: at most {seconds}; "
-            f"plan again with devices=plan.cluster.without({list(ranks)})"
-        )
+        cost = "" if plan.with_all is None else f"; with all devices {seconds_text(plan.with_all)}"
+        yield f"# left out: {_ranks(plan, plan.left_out)}{cost}"
 
 
 def _ranks(plan: Plan, ranks: Sequence[int]) -> str:

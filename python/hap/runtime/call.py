@@ -57,8 +57,11 @@ def _backward(session: Session, prepared: Prepared) -> Backward:
             # One backward() may go through several calls, and come to those under no_sync later.
             torch.autograd.Variable._execution_engine.queue_callback(sums.finish)
         if last and not sums.pending:
-            return prepared.step.backward(saved, gradients)
-        return sums.backward(prepared.parts, saved, gradients, last=last)
+            made: Sequence[torch.Tensor | None] = prepared.step.backward(saved, gradients)
+        else:
+            made = sums.backward(prepared.parts, saved, gradients, last=last)
+        prepared.step.tell_inputs(made)
+        return made
 
     return backward
 
@@ -90,6 +93,8 @@ def _outputs(session: Session, prepared: Prepared, results: list[torch.Tensor], 
     for one, value in zip(step.program.outputs, results, strict=True):
         output = graph.outputs[one.output]
         if output.kind == "buffer":
+            if prepared.active.group is None:
+                continue
             with torch.no_grad():
                 state[output.name].copy_(value)
             continue

@@ -170,6 +170,8 @@ def check(
     errors: dict[str, float] = {}
     shares = []
     for program, units, classes in _programs(axes, cluster, programs, seed, count, splits, asked):
+        # A plan may be for some of the devices.
+        ranks = len(next(iter(units.values()), range(ranks)))
         for output in emulate(divided(axes, classes), program, units, ranks, values):
             name = _label(output, graph)
             expected = reference[output.kind, output.name]

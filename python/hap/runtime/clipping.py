@@ -12,7 +12,7 @@ from hap.errors import HapError
 from hap.runtime.accumulate import check_reduced
 from hap.runtime.agree import process_group
 from hap.runtime.group import Group
-from hap.runtime.optimisers import is_shard
+from hap.runtime.optimisers import mark_of
 from hap.runtime.requests import AllReduce, in_place
 
 Parameters = nn.Module | torch.Tensor | Iterable[nn.Module | torch.Tensor]
@@ -52,8 +52,7 @@ def clip_grad_norm_(
     chosen = _distinct(parameters)
     check_reduced(chosen, "clip_grad_norm_")
     group = Group(process_group(None))
-    # The first rank counts what all hold; that the others hold may differ in its last digits.
-    counted = [one for one in chosen if one.grad is not None and (group.rank == 0 or is_shard(one))]
+    counted = [one for one in chosen if one.grad is not None and _counted(one, group.rank)]
     gradients = [one.grad for one in counted if one.grad is not None and one.grad.numel()]
     device = next((one.device for one in chosen), torch.device("cpu"))
     total = _total(
@@ -68,6 +67,12 @@ def clip_grad_norm_(
         )
     torch.nn.utils.clip_grads_with_norm_(chosen, max_norm, total, foreach)
     return total
+
+
+def _counted(parameter: torch.Tensor, rank: int) -> bool:
+    """Whether a rank counts a parameter: its shard, or as the first of those that hold the same, but for rounding."""
+    mark = mark_of(parameter)
+    return rank == 0 if mark is None else mark.counted
 
 
 def _total(norms: list[torch.Tensor], order: float, group: Group, device: torch.device) -> torch.Tensor:

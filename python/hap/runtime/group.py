@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hap.errors import CommunicationError
 from hap.runtime.failure import entering, failed, leaving
 from hap.runtime.requests import (
     AllGather,
@@ -60,6 +61,29 @@ class Group:
             CommunicationError: the backend failed; names ``name`` and the ranks, and says where the others are.
         """
         return _Run(self, name, steps, asynchronous=False).wait()
+
+    def failed(self, name: str, error: RuntimeError) -> CommunicationError:
+        """With the rank in the job, as that of a group of some means nothing to anybody."""
+        return failed(name, dist.get_rank(), dist.get_world_size(), error)
+
+    def among(self, ranks: tuple[int, ...]) -> Group | None:
+        """Some of the ranks, in ascending order, as a group; ``None`` on the others. A collective of all of them."""
+        group = self.process_group
+        if group is None or len(ranks) == self.size:
+            return self
+        backend = group._get_backend(next(iter(group._device_types)))
+        members = [dist.get_global_rank(group, rank) for rank in ranks]
+        made = dist.new_group(members, timeout=backend.options._timeout)
+        return Group(made) if self.rank in ranks else None
+
+    def fill(self, name: str, source: int, buffer: torch.Tensor) -> Pending:
+        """Begin to fill a buffer of all ranks from that of ``source``."""
+
+        def steps() -> Steps:
+            yield Broadcasts(((source, buffer),))
+            return buffer
+
+        return self.start(name, steps())
 
     def start(self, name: str, steps: Steps) -> Pending:
         """Begin to carry the requests of ``steps`` out; whoever waits for the end gets its result, or the error."""
@@ -142,7 +166,7 @@ class _Run:
         try:
             self._under_way = (request, *self._group.issue(request, asynchronous=self._asynchronous))
         except RuntimeError as error:
-            raise failed(self._name, self._group.rank, self._group.size, error) from error
+            raise self._group.failed(self._name, error) from error
 
     def wait(self) -> torch.Tensor:
         """See :class:`hap.runtime.requests.Pending`."""
@@ -152,7 +176,7 @@ class _Run:
             try:
                 wait(works)
             except RuntimeError as error:
-                raise failed(self._name, self._group.rank, self._group.size, error) from error
+                raise self._group.failed(self._name, error) from error
             # What was sent is freed before what has arrived is unpacked.
             del works
             self._under_way = None

@@ -49,9 +49,9 @@ def _held(session: Session) -> str | None:
     """Whose shards a module holds: the rank, and how all tensors are split; ``None`` where none is."""
     layouts = session.layouts()
     split = [
-        (name, along)
+        (name, layout.along)
         for name, tensor in sorted(session.state().items())
-        if (layout := layouts.get(id(tensor))) is not None and (along := layout.along) is not None
+        if (layout := layouts.get(id(tensor))) is not None and not layout.everywhere
     ]
     if session.group.size == 1 or not split:
         return None

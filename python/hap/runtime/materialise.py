@@ -98,7 +98,7 @@ def materialise(
         if tensor.is_meta:
             # All of them first: whole tensors that come and go between them would leave holes in memory.
             layout = layout_of(names, layouts)
-            shape = tensor.shape if layout is None or layout.along is None else layout.shapes[group.rank]
+            shape = tensor.shape if layout is None else layout.shapes[group.rank]
             put_piece(module, names[0], tensor, torch.empty(shape, dtype=tensor.dtype, device=device), layout, group)
             missing.update(names)
     if weights is not None:

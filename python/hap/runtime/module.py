@@ -317,6 +317,7 @@ def parallelize(
             optimiser=optimiser,
             placements=placements,
             splits=fixed,
+            active=session.active.devices if session.placed else None,
         ).to_json()
 
     alike = computes_alike(control, device_of(module))

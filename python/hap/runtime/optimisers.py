@@ -50,18 +50,19 @@ _MARK = "_hap_mark"
 
 
 class Mark(NamedTuple):
-    """What a parameter of a parallel module is: its name, and whether it is a shard."""
+    """What a parameter of a parallel module is: its name, whether it is a shard, and whether this rank counts it."""
 
     name: str
     sharded: bool
+    counted: bool
 
 
-def mark(parameter: nn.Parameter, name: str, *, sharded: bool) -> None:
+def mark(parameter: nn.Parameter, name: str, *, sharded: bool, counted: bool) -> None:
     """Note that a parameter belongs to a parallel module on several devices.
 
     An attribute of the parameter: a weak reference to it would be in the way of ``torch.utils.swap_tensors``.
     """
-    setattr(parameter, _MARK, Mark(name, sharded))
+    setattr(parameter, _MARK, Mark(name, sharded, counted))
 
 
 def mark_of(parameter: torch.Tensor) -> Mark | None:

@@ -156,7 +156,7 @@ class DistributedSampler(Sampler[list[int]]):
         assert self._source is not None, "a worker's copy only collates"
         plan = self._source if isinstance(self._source, Plan) else self._source.plan
         if plan is not None:
-            weights: Sequence[float] = plan.splits.get(BATCH) or [1] * len(plan.cluster.devices)
+            weights: Sequence[float] = plan.units(BATCH) if BATCH in plan.splits else [1] * len(plan.cluster.devices)
         else:
             assert not isinstance(self._source, Plan)
             devices = self._source._hap_session.cluster.devices

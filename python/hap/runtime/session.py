@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from hap.errors import HapError, PlanError, RuntimeMismatchError
 from hap.graph import Graph
@@ -18,20 +18,22 @@ from hap.program import Placements, Splits
 from hap.rules import BATCH
 from hap.rules.pieces import Place
 from hap.runtime.accumulate import Accumulation, Parts, in_parts
+from hap.runtime.active import Active
 from hap.runtime.agree import Control, ranks_text
 from hap.runtime.changes import Changes
 from hap.runtime.code import Maker
 from hap.runtime.drift import Equaliser
 from hap.runtime.finite import Checked, requested
 from hap.runtime.group import Group
+from hap.runtime.idle import idle_parts, idle_program
 from hap.runtime.inspected import Inspected
 from hap.runtime.lower import lower
 from hap.runtime.materialise import check_sources, materialise
 from hap.runtime.optimisers import watch
 from hap.runtime.padding import Padding
-from hap.runtime.placing import Layout, layout
-from hap.runtime.schedule import Property
-from hap.runtime.shards import check_replaceable, place, release
+from hap.runtime.placing import Layout, layout, whole_on
+from hap.runtime.schedule import Property, arrange
+from hap.runtime.shards import check_replaceable, layout_of, names_of, place, release
 from hap.runtime.signature import WHOLE, Call
 from hap.runtime.step import Step
 from hap.runtime.twin import Twin
@@ -67,6 +69,7 @@ class Prepared:
         refused: names of the outputs that carry no gradient although one device would record one.
         within: see :func:`hap.runtime.accumulate.in_parts`.
         control: the ranks, for what they compare.
+        active: the ranks that run it.
     """
 
     axes: AxisGraph
@@ -78,6 +81,13 @@ class Prepared:
     refused: frozenset[str]
     within: bool
     control: Control
+    active: Active
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Samples by rank; none where the program does not share them."""
+        units = self.splits.get(BATCH)
+        return () if units is None else self.active.units(units)
 
     @property
     def graph(self) -> Graph:
@@ -88,20 +98,22 @@ class Prepared:
     def checked(self) -> Prepared:
         """The same with checks for NaN."""
         step = self.step
-        program = lower(
-            self.axes,
-            self.plan.program,
-            self.splits,
-            step.program.rank,
-            ranks=step.group.size,
-            device=step.device,
-            make=lambda graph, what: Checked(graph, what, self.graph, self.control),
-        )
+
+        def make(graph: fx.Graph, what: str) -> Checked:
+            return Checked(graph, what, self.graph, self.control)
+
+        if self.active.group is None:
+            program = replace(step.program, make=make)
+        else:
+            place, places, device = step.program.rank, step.group.size, step.device
+            program = lower(self.axes, self.plan.program, self.splits, place, ranks=places, device=device, make=make)
         return replace(self, step=replace(step, program=program))
 
     @cached_property
     def parts(self) -> Parts:
         """The backward for microbatches that are reduced together."""
+        if self.active.group is None:
+            return idle_parts(self.step, lambda prop: self.layouts[prop].shapes[self.active.rank])
         return in_parts(self.axes, self.plan.program, self.splits, self.step, within=self.within)
 
 
@@ -184,6 +196,7 @@ class Session:
         self._inspected: dict[tuple[Any, ...], Inspected] = {}
         self._stored: dict[str, Layout] | None = None
         self.failure: str | None = None
+        self._active: Active | None = None
         self._places = [
             (f"{path}.{key}" if path else key, table, key)
             for path, part in module.named_modules()
@@ -209,7 +222,7 @@ class Session:
         total = sum(units) if local else WHOLE
         whole_key = (call.whole_key(total), flags, values)
         prepared = self._prepared.get(whole_key)
-        if local and (prepared is None or tuple(prepared.splits.get(BATCH, ())) != units):
+        if local and (prepared is None or prepared.batch != units):
             prepared = self._prepared.get((whole_key, units))
             if prepared is None:
                 prepared = self._prepared[whole_key, units] = self._prepare(call, total, units)
@@ -293,28 +306,44 @@ class Session:
             axes = divided(axes, self.latest.plan.classes)
         placements, fixed = self._where_stored(axes)
         sizes = {axis.name: axis.size for axis in axes.axes}
-        if units is not None and sizes.get(BATCH) == total:
+        # What idle ranks bring is moved to the others.
+        kept = units is not None and (not self.placed or self.active.includes(units))
+        if units is not None and kept and sizes.get(BATCH) == total:
             fixed.setdefault(BATCH, list(units))
         encoded = self.control.settle(lambda: self.make_plan(axes, placements, fixed), "planning", SLOW_PLANNING)
         plan = Plan.from_json(encoded)
         axes, splits = divided(axes, plan.classes), plan.splits
-        ranks = self.group.size
-        program = lower(axes, plan.program, splits, self.group.rank, ranks=ranks, device=self.device, make=self.make)
+        if not self.placed:
+            self._active = Active(self.group, plan.stage.devices)
+        active, schedule = self.active, arrange(axes, plan.program)
+        assert plan.stage.devices == active.devices, "parameters stay where they are"
+        devices, ranks = active.devices, active.ranks
         layouts = {
-            prop: layout(axes, splits, prop.tensor, prop.placements, ranks)
+            prop: layout(axes, splits, prop.tensor, prop.placements, len(devices)).spread(devices, ranks)
             for prop in [
-                *(given.gains for given in (*program.inputs, *program.tangents)),
-                *(asked.needs for asked in (*program.outputs, *program.gradients)),
+                *(given.gains for given in (*schedule.inputs, *schedule.tangents)),
+                *(asked.needs for asked in (*schedule.outputs, *schedule.gradients)),
             ]
         }
+        if active.group is None:
+            program = idle_program(
+                axes.graph, schedule, active.rank, lambda prop: layouts[prop].shapes[active.rank], self.device
+            )
+        else:
+            place, places = active.group.rank, active.group.size
+            program = lower(
+                axes, plan.program, splits, place,
+                ranks=places, schedule=schedule, device=self.device, make=self.make,
+            )  # fmt: skip
         self._store(axes.graph, {given.input: layouts[given.gains] for given in program.inputs})
-        self.equaliser.add(axes, plan.program, self.group)
+        if active.group is not None:
+            self.equaliser.add(axes, plan.program, active.group)
         updated = frozenset(entry.of for entry in axes.graph.outputs if entry.kind == "buffer" and entry.of is not None)
         constants = {tensor: value.to(self.device) for tensor, value in axes.graph.constants.items()}
-        step = Step(axes.graph, program, self.group, updated, self.device)
-        return Prepared(
-            axes, plan, splits, step, constants, layouts, without_gradient(axes.graph), self.within, self.control
-        )
+        told = active if active.somebody_is_idle else None
+        step = Step(axes.graph, program, active.group or self.group, updated, self.device, told)
+        refused = without_gradient(axes.graph)
+        return Prepared(axes, plan, splits, step, constants, layouts, refused, self.within, self.control, active)
 
     def _store(self, graph: Graph, layouts: dict[int, Layout]) -> None:
         """Place parameters and buffers, the first time; afterwards they lie as they are."""
@@ -325,8 +354,13 @@ class Session:
         }
         if self._stored is None:
             release(self.module)
+            for names, tensor in names_of(self.module).values():
+                if layout_of(names, stored) is None:
+                    # Also what this graph does not use is whole where it may be used.
+                    stored[names[0]] = self._whole(tuple(tensor.shape))
             self.control.together(
-                lambda: check_replaceable(self.module, stored if self.group.size > 1 else {}), "replacing parameters"
+                lambda: check_replaceable(self.module, stored if self.group.size > 1 else {}, self.group.rank),
+                "replacing parameters",
             )
             try:
                 place(self.module, stored, self.group)
@@ -337,8 +371,12 @@ class Session:
             self._stored = stored
             return
         for name, one in stored.items():
-            before = self._stored.setdefault(name, one if one.along is None else Layout(one.shape, (), None))
+            before = self._stored.setdefault(name, self._whole(one.shape))
             assert before.along == one.along, f'"{name}" would have to move'
+
+    def _whole(self, shape: tuple[int, ...]) -> Layout:
+        """How a tensor lies that each active rank holds the whole of."""
+        return whole_on(shape, self.active.devices, self.active.ranks)
 
     def _where_stored(self, axes: AxisGraph) -> tuple[dict[str, Placements], Splits]:
         """Placements of what is placed already, in terms of a new graph, and the splits that they fix.
@@ -375,11 +413,18 @@ class Session:
         return placements, fixed
 
     def _split_before(self, axis: str) -> list[int] | None:
-        return None if self.latest is None else self.latest.splits.get(axis)
+        latest = self.latest
+        return None if latest is None or axis not in latest.splits else list(latest.active.units(latest.splits[axis]))
 
     def state(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers as they are now, by the names that graphs use and by all others."""
         return {name: value for name, table, key in self._places if (value := table[key]) is not None}
+
+    @property
+    def active(self) -> Active:
+        """The ranks that run the plans. They stay the same, as parameters lie there."""
+        assert self._active is not None, "there is a plan"
+        return self._active
 
     @property
     def placed(self) -> bool:

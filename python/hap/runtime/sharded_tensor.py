@@ -55,7 +55,7 @@ class ShardedTensor:
     @property
     def replicated(self) -> bool:
         """Whether each rank holds the whole tensor."""
-        return self._layout.along is None
+        return self._layout.everywhere
 
     @property
     def axis(self) -> str | None:

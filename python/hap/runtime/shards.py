@@ -41,13 +41,13 @@ def release(module: nn.Module) -> None:
                 part.__dict__[name] = value.detach()
 
 
-def check_replaceable(module: nn.Module, layouts: dict[str, Layout]) -> None:
+def check_replaceable(module: nn.Module, layouts: dict[str, Layout], rank: int) -> None:
     """Raise where a parameter could not be replaced in place, before anything is changed."""
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             raise HapError(f'"{name}" has a gradient of its whole size: call zero_grad() before hap takes the module')
         layout = layouts.get(name)
-        if layout is not None and layout.along is not None:
+        if layout is not None and layout.cut(rank):
             _check_unheld(name, parameter)
 
 
@@ -92,7 +92,7 @@ def place(module: nn.Module, layouts: dict[str, Layout], group: Group) -> None:
                 whole = whole.contiguous()
                 broadcast(whole, names[0], group)
             layout = layout_of(names, layouts)
-            if layout is not None and layout.along is not None and group.size > 1:
+            if layout is not None and layout.cut(group.rank) and group.size > 1:
                 # A copy, so that nothing keeps the whole tensor in memory.
                 whole = layout.share(whole, group.rank).clone(memory_format=torch.contiguous_format)
             put_piece(module, names[0], tensor, whole, layout, group)
@@ -124,7 +124,8 @@ def put_piece(
             with torch.no_grad():
                 tensor.copy_(piece)
         if group.size > 1:
-            mark(tensor, name, sharded=split)
+            first = 0 if layout is None else layout.first
+            mark(tensor, name, sharded=split, counted=split or group.rank == first)
     elif tensor.is_meta or piece.shape != tensor.shape:
         _set_buffer(module, tensor, piece)
     elif piece.data_ptr() != tensor.data_ptr():

@@ -16,6 +16,7 @@ from hap.runtime.code import Runs
 from hap.runtime.lower import LocalProgram
 
 if TYPE_CHECKING:
+    from hap.runtime.active import Active
     from hap.runtime.group import Group
 
 
@@ -26,9 +27,10 @@ class Step:
     Attributes:
         graph: the reference program.
         program: what this rank runs.
-        group: the ranks.
+        group: the ranks that run it.
         updated: tensors of the buffers that a step updates.
         device: where this rank computes.
+        active: how idle ranks hear of the results; ``None`` where there are none.
     """
 
     graph: Graph
@@ -36,6 +38,7 @@ class Step:
     group: Group
     updated: frozenset[int]
     device: torch.device
+    active: Active | None = None
 
     @cached_property
     def differentiable(self) -> tuple[str, ...]:
@@ -67,17 +70,35 @@ class Step:
 
     def infer(self, inputs: list[Any]) -> list[torch.Tensor]:
         """Losses, outputs and new buffers from this rank's inputs, without a backward."""
-        return self.program.inference([*inputs, self.group])
+        results = self.program.inference([*inputs, self.group])
+        self._tell(results)
+        return results
 
     def forward(self, inputs: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Losses, outputs and new buffers; and what the backward needs."""
         results = self.program.forward([*inputs, self.group])
         count = len(self.program.outputs)
+        self._tell(results[:count])
         saved = results[count:]
         for position in self.changing:
             # The buffer itself changes before the backward.
             saved[position] = saved[position].clone()
         return results[:count], saved
+
+    def _tell(self, results: Sequence[torch.Tensor]) -> None:
+        """Losses, which are whole, to the idle ranks."""
+        if self.active is None:
+            return
+        losses = (self.graph.outputs[one.output].kind == "loss" for one in self.program.outputs)
+        self.active.tell("the loss", [value for value, loss in zip(results, losses, strict=True) if loss])
+
+    def tell_inputs(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Gradients of inputs, which are whole, to the idle ranks."""
+        if self.active is None:
+            return
+        kinds = (self.graph.outputs[one.output].kind for one in self.program.gradients)
+        whole = [one for one, kind in zip(gradients, kinds, strict=True) if kind == "input_gradient"]
+        self.active.tell("the gradients of inputs", [one for one in whole if one is not None])
 
     def backward(
         self,

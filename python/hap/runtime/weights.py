@@ -51,6 +51,8 @@ class Weights:
 
 
 def _fill(piece: torch.Tensor, stored: object, layout: Layout | None, rank: int) -> None:
+    if not piece.numel():
+        return
     if layout is None or layout.along is None or piece.dim() == 0:
         piece.copy_(stored[...])  # type: ignore[index]
         return
