@@ -36,12 +36,12 @@ def test_data_parallelism() -> None:
     sum = all_reduce(sum[partial])
     backward
     mm_3[partial] = mm(mul_1[batch], relu_1[batch])
-    mm_3 = all_reduce(mm_3[partial])
     mm_4[batch] = mm(mul_1[batch], out.weight)
     mm_5[partial] = mm(threshold_backward[batch], relu[batch])
-    mm_5 = all_reduce(mm_5[partial])
     mm_6[batch] = mm(threshold_backward[batch], down.weight)
     mm_7[partial] = mm(threshold_backward_1[batch], args.0[batch])
+    mm_3 = all_reduce(mm_3[partial])
+    mm_5 = all_reduce(mm_5[partial])
     mm_7 = all_reduce(mm_7[partial])
     gradient of up.weight: mm_7
     gradient of down.weight: mm_5
@@ -83,7 +83,7 @@ def fastest_that_fits(machines: Cluster, splits: Splits) -> float:
 
 def test_optimiser_states_in_shards() -> None:
     """ZeRO-1 (ZeRO-2, as gradients are scattered): parameters are gathered once a step and kept for the backward."""
-    plan, machines = scarce(0.545)
+    plan, machines = scarce(0.58)
     expected = """
     stored up.weight[wide]
     stored down.weight[narrow]
