@@ -23,7 +23,7 @@ def optimum(whole: Step, machines: Cluster, tolerance: float = 1e-10) -> Plan:
     plan = plan_axes(whole.axes, machines)
     assert plan.search_gap == 0.0
     # The bound leaves open how many gradients share a bucket, and with it one latency.
-    assert plan.predicted_time - plan.lower_bound < machines.collectives["all_reduce/builtin"].latency
+    assert plan.predicted_time - plan.lower_bound <= 1.000001 * machines.collectives["all_reduce/builtin"].latency
     data_parallel = plan.baselines["ddp_even"]
     assert data_parallel is not None
     assert plan.predicted_time < 0.999 * data_parallel

@@ -126,16 +126,16 @@ def test_a_cheap_operator_runs_again() -> None:
     mm_3 = all_gather(mm_3[batch])
     backward
     mm_4[partial] = mm(tangent[batch], gelu_1[batch])
-    mm_4 = all_reduce(mm_4[partial])
     mm_5[batch] = mm(tangent[batch], 1.down.weight)
     mm_6[partial] = mm(gelu_backward[batch], mm_1[batch])
-    mm_6 = all_reduce(mm_6[partial])
     mm_7[batch] = mm(gelu_backward[batch], 1.up.weight)
     gelu[batch] = gelu(mm[batch]) again
     mm_8[partial] = mm(mm_7[batch], gelu[batch])
-    mm_8 = all_reduce(mm_8[partial])
     mm_9[batch] = mm(mm_7[batch], 0.down.weight)
     mm_10[partial] = mm(gelu_backward_1[batch], args.0[batch])
+    mm_4 = all_reduce(mm_4[partial])
+    mm_6 = all_reduce(mm_6[partial])
+    mm_8 = all_reduce(mm_8[partial])
     mm_10 = all_reduce(mm_10[partial])
     gradient of 0.up.weight: mm_10
     gradient of 0.down.weight: mm_8
@@ -150,7 +150,7 @@ def test_a_cheap_operator_runs_again() -> None:
 def test_whole_stretches_run_again_at_harder_limits() -> None:
     """With less memory, matrix products run again, too."""
     products = []
-    for fraction in (0.6, 0.44):
+    for fraction in (0.6, 0.42):
         plan = scarce(strategies.deep(), fraction)
         products.append(again(plan).count("mm"))
     assert products == [0, 3]

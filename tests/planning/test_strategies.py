@@ -130,14 +130,14 @@ def test_a_parameter_gathered_at_its_use() -> None:
     sum = all_reduce(sum[partial])
     backward
     mm_3[partial] = mm(mul_1[batch], relu_1[batch])
-    mm_3 = all_reduce(mm_3[partial])
     mm_4[batch] = mm(mul_1[batch], out.weight)
     mm_5[partial] = mm(threshold_backward[batch], relu[batch])
-    mm_5 = all_reduce(mm_5[partial])
     mm_6[batch] = mm(threshold_backward[batch], down.weight)
     mm_7[partial] = mm(threshold_backward_1[batch], args.0[batch])
     mm_7[wide] = reduce_scatter(mm_7[partial])
     gradient of up.weight: mm_7[wide]
+    mm_3 = all_reduce(mm_3[partial])
+    mm_5 = all_reduce(mm_5[partial])
     gradient of down.weight: mm_5
     gradient of out.weight: mm_3
     """
@@ -170,16 +170,16 @@ def test_sufficient_factor_broadcasting() -> None:
     sum = all_reduce(sum[partial])
     backward
     convolution_backward[batch|partial] = convolution_backward(mul_1[batch], relu_3[batch], conv4.weight)
-    convolution_backward.1 = all_reduce(convolution_backward.1[partial])
     convolution_backward_1[batch|partial] = convolution_backward(threshold_backward[batch], relu_2[batch], conv3.weight)
-    convolution_backward_1.1 = all_reduce(convolution_backward_1.1[partial])
     threshold_backward_1 = all_gather(threshold_backward_1[batch])
     mm_1 = mm(threshold_backward_1, avg_pool2d)
     mm_2[batch] = mm(threshold_backward_1[batch], code.weight)
     avg_pool2d_backward[batch] = avg_pool2d_backward(mm_2[batch], relu_1[batch])
     convolution_backward_2[batch|partial] = convolution_backward(threshold_backward_2[batch], relu[batch], conv2.weight)
-    convolution_backward_2.1 = all_reduce(convolution_backward_2.1[partial])
     convolution_backward_3[partial] = convolution_backward(threshold_backward_3[batch], args.0[batch], conv1.weight)
+    convolution_backward.1 = all_reduce(convolution_backward.1[partial])
+    convolution_backward_1.1 = all_reduce(convolution_backward_1.1[partial])
+    convolution_backward_2.1 = all_reduce(convolution_backward_2.1[partial])
     convolution_backward_3.1 = all_reduce(convolution_backward_3.1[partial])
     gradient of conv1.weight: convolution_backward_3.1
     gradient of conv2.weight: convolution_backward_2.1

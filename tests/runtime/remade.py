@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import TypeAlias
 
+import msgspec
+
 from hap.program import Compute, Convert, Free, InputInstruction, Instruction, OutputInstruction, Placements, Program
 from hap.rules import AxisGraph
 
@@ -57,6 +59,9 @@ class _Remaker:
         for value in reads(instruction):
             if value not in self.there:
                 self.write(self.maker[value])
+        if isinstance(instruction, Convert):
+            # What is made again leaves its bucket, which would be in two parts.
+            instruction = msgspec.structs.replace(instruction, bucket=None)
         self.instructions.append(instruction)
         for value in makes(instruction):
             self.maker.setdefault(value, instruction)
