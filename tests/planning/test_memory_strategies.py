@@ -50,7 +50,7 @@ def again(plan: Plan) -> list[str]:
 
 def test_parameters_gathered_in_the_forward_and_in_the_backward() -> None:
     """ZeRO-3: weights are larger than activations, and computation is slow, so nothing is computed twice."""
-    plan = scarce(strategies.narrow(), 0.41, flops=1e9)
+    plan = scarce(strategies.narrow(), 0.4, flops=2e9)
     expected = """
     stored layers.0.weight[shard]
     stored layers.1.weight[shard]
@@ -75,7 +75,6 @@ def test_parameters_gathered_in_the_forward_and_in_the_backward() -> None:
     backward
     mm_6[partial] = mm(threshold_backward[batch], relu_4[batch])
     mm_6[shard] = reduce_scatter(mm_6[partial])
-    layers.5.weight = all_gather(layers.5.weight[shard])
     mm_7[batch] = mm(threshold_backward[batch], layers.5.weight)
     mm_8[partial] = mm(threshold_backward_1[batch], relu_3[batch])
     mm_8[shard] = reduce_scatter(mm_8[partial])
@@ -104,8 +103,8 @@ def test_parameters_gathered_in_the_forward_and_in_the_backward() -> None:
     """
     forward, backward = shown(strategies.narrow(), plan, expected, LAYERS)
     assert forward == {"all_gather": 6, "all_reduce": 1}
-    # The first layer's weight has no part in the backward.
-    assert backward == {"all_gather": 5, "reduce_scatter": 6}
+    # The first layer's weight has no part in the backward, and the last one's is kept for it.
+    assert backward == {"all_gather": 4, "reduce_scatter": 6}
     assert again(plan) == []
     assert plan.predicted_time < 1.03 * plan.lower_bound
 
