@@ -18,8 +18,11 @@ Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def cluster(ranks: int) -> hap.Cluster:
-    """Unequal devices over a link fast enough for small models to be shared."""
-    devices = [hap.Device(flops=1e9 * (rank + 1), memory_bandwidth=1e9, memory=1e9) for rank in range(ranks)]
+    """Unequal devices, so slow that none of them is left out of the smallest models."""
+    devices = [
+        hap.Device(flops=1e7 * (rank + 1), memory_bandwidth=1e7, memory=1e9, launch_overhead=0.0)
+        for rank in range(ranks)
+    ]
     return hap.Cluster(devices, link=hap.Link(bandwidth=1e9, latency=1e-6))
 
 
