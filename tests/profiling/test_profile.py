@@ -160,7 +160,7 @@ def test_computation_that_communication_slows():
     assert interference.slowed([1.0, 4.0, 6.0]) == 1.0
     assert interference.slowed([1.0, 4.0, 3.9]) == 0.0
     cluster = describe([measured(), measured()], LINES, 0.25)
-    assert (cluster.interference, cluster.overlap, cluster.hidden) == (0.25, 0.0, 0.0)
+    assert (cluster.interference, cluster.overlap, cluster.hidden) == (0.25, 1.0, 0.75)
     assert hap.Cluster(["V100"] * 2, link=cluster.link, overlap=1.0, interference=0.25).hidden == 0.75
 
 

@@ -66,8 +66,8 @@ def profile(
 
     Returns:
         The cluster, the same on all ranks: devices with measured times and their free memory, measured collectives, the
-        link that these follow from, and how far communication slows computation that overlaps it (the runtime waits for
-        each collective, so nothing does today). Save it with :meth:`hap.Cluster.save`.
+        link that these follow from, and how far communication slows computation that overlaps it. Save it with
+        :meth:`hap.Cluster.save`.
 
     Raises:
         CommunicationError: another rank has stopped.
@@ -139,7 +139,8 @@ def describe(everybody: Sequence[Measured], lines: dict[str, Line], interfering:
     others = len(everybody) - 1
     costs = {name: CollectiveCost(latency=line.latency, bandwidth=line.rate) for name, line in lines.items()}
     link = Link(bandwidth=exchange.rate, latency=exchange.latency / others)
-    return Cluster(devices, link=link, interference=interfering, collectives=costs)
+    # Collectives of programs are waited for at the first use of their results.
+    return Cluster(devices, link=link, overlap=1.0, interference=interfering, collectives=costs)
 
 
 def alike(everybody: Sequence[Measured]) -> list[Measured]:
