@@ -146,6 +146,14 @@ def test_largest_difference() -> None:
     for one in values[1:]:
         for value, root in zip(one, values[0], strict=True):
             assert torch.equal(value.nan_to_num(7.0), root.nan_to_num(7.0))
+    bits = [torch.tensor([True, False]), torch.tensor([True, True])]
+    for kind in (torch.bool, torch.uint8):
+        for pair in (bits, bits[::-1]):
+            given = [one.to(kind, copy=True) for one in pair]
+            found = lockstep.run([drift.equalise_steps([one]) for one in given])[0]
+            assert found[:, 0].tolist() == [1.0, 1.0]
+            assert torch.equal(*given)
+            assert given[0].tolist() == pair[0].to(kind).tolist()
     (absolute, relative), _ = (
         one.tolist() for one in lockstep.run([drift.equalise_steps([torch.tensor([x, 2.0])]) for x in (1.0, 1.5)])
     )

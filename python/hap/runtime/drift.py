@@ -174,6 +174,8 @@ def equalise_steps(tensors: Sequence[torch.Tensor]) -> Steps:
 
 def _difference(value: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
     """The largest difference of an element from the root's, and that over the root's largest."""
+    if not (value.is_floating_point() or value.is_complex()):
+        value, root = value.double(), root.double()  # truth values have no difference, and bytes none below zero
     apart = (value != root) & ~(value.isnan() & root.isnan())
     largest = torch.where(apart, (value - root).abs(), 0.0).nan_to_num(nan=torch.inf, posinf=torch.inf).max()
     relative = torch.where(largest > 0.0, largest / root.abs().max(), 0.0).nan_to_num(nan=torch.inf, posinf=torch.inf)
