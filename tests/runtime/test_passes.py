@@ -69,7 +69,8 @@ def random_graph(generator: random.Random) -> Writer:
                 writer.call(aten.permute.default, one, list(reversed(range(value.dim()))))
             case 4:
                 shape = generator.choice([[value.numel()], list(value.shape), list(reversed(value.shape))])
-                writer.call(aten.reshape.default, one, shape)
+                kinds = [aten.reshape.default, *([aten._unsafe_view.default] if value.is_contiguous() else [])]
+                writer.call(generator.choice(kinds), one, shape)
             case 5:
                 row = writer.call(aten.select.int, one, 0, 0) if value.dim() > 1 else one
                 writer.call(aten.expand.default, row, [2, *writer.values[row].shape])

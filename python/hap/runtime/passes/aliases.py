@@ -18,10 +18,10 @@ aten = torch.ops.aten
 
 _FRESH = frozenset({torch.ops.hap.dropout.default})
 """Operators of hap's own whose result is memory of its own."""
-_WHOLE = frozenset(
-    {"view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "detach", "alias"}
-)
+_WHOLE = frozenset({"view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "detach", "alias"})
 """Views that show each element of what they view once."""
+_UNMARKED = frozenset({"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "lift"})
+"""Operators whose schema hides that their result is a view."""
 
 
 class Aliases:
@@ -112,7 +112,8 @@ def viewed(node: fx.Node) -> list[fx.Node] | None:
     if not any(result.alias_info is not None for result in schema.returns):
         # What is made of other operators may return its operand all the same.
         composite = torch._C.DispatchKey.CompositeImplicitAutograd
-        return None if node.target.has_kernel_for_dispatch_key(composite) else []
+        unknown = schema.name.removeprefix("aten::") in _UNMARKED
+        return None if unknown or node.target.has_kernel_for_dispatch_key(composite) else []
     given = [*zip(schema.arguments, node.args, strict=False)]
     given += [(argument, node.kwargs[argument.name]) for argument in schema.arguments if argument.name in node.kwargs]
     found: list[fx.Node] = []
