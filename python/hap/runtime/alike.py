@@ -6,6 +6,7 @@ batch, so that a module's first call is enough, and a sample of the elements.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,11 @@ def check_alike(control: Control, args: tuple[Any, ...], kwargs: Mapping[str, An
 def _projection(value: torch.Tensor) -> tuple[tuple[int, ...], float, float]:
     """The shape, a number that depends on elements and their places, and the norm of what it was made from."""
     flat = value.detach().reshape(-1)
-    flat = (flat.abs() if flat.is_complex() else flat)[:: max(1, flat.numel() // _SAMPLE)]
+    flat = flat.abs() if flat.is_complex() else flat
+    if len(flat) > _SAMPLE:
+        # At no fixed distance: that may be a row's length, and rows begin alike (borders of images, marks of texts).
+        places = torch.arange(_SAMPLE, dtype=torch.float64).mul((math.sqrt(5.0) - 1.0) / 2.0).frac().mul(len(flat))
+        flat = flat[places.long().to(flat.device)]
     flat = flat.double().cpu().nan_to_num(0.0, 0.0, 0.0)
     weights = torch.arange(len(flat), dtype=torch.float64).add(1.0).square().mul(0.618).cos()
     return tuple(value.shape), float(flat @ weights), float(flat.norm())
