@@ -16,7 +16,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 import hap
 from hap.errors import CommunicationError, HapError, PlanError, RuntimeMismatchError
-from hap.runtime import versions
+from hap.runtime import alike, versions
 from hap.runtime.agree import Control
 from hap.runtime.session import SLOW_PLANNING
 from tests import models
@@ -93,6 +93,28 @@ def test_left_as_it_was_where_tracing_fails() -> None:
     assert module.weight.shape == (2, 2)
 
 
+@pytest.mark.parametrize("shape", [(1024, 1, 28, 28), (4096, 128), (4099, 225)])
+def test_unlike_batches_that_begin_alike(shape: tuple[int, ...]) -> None:
+    """Images with empty borders, and texts that begin with the same mark: rows differ within alone."""
+    batches = [torch.rand(shape, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    for batch in batches:
+        batch[..., 0] = 0.0
+        batch[..., 14] = 0.0
+
+    class Two(Control):
+        def __init__(self) -> None:
+            self.size = 2
+
+        def gather(self, value: Any, what: str) -> list[Any]:
+            other = {name: alike._projection(batches[1]) for name in value}
+            return [value, other]
+
+    with pytest.raises(RuntimeMismatchError, match=r'"args\.0" has other values on rank 1'):
+        alike.check_alike(Two(), (batches[0],), {})
+    batches[1] = batches[0].clone()
+    alike.check_alike(Two(), (batches[0],), {})
+
+
 def _different_shapes(rank: int) -> str:
     module, args, _ = models.mlp(torch.float32)
     model = hap.parallelize(module, jobs.cluster(2), args)
@@ -154,6 +176,7 @@ def _different_starts(rank: int) -> dict[str, str]:
     start("examples", jobs.cluster(2), (args, None)[rank])
     start("shapes", jobs.cluster(2), [x[: 6 - rank] for x in args])
     start("pins", jobs.cluster(2), pin={"layers.1.weight": Shard(rank)})
+    start("compile", jobs.cluster(2), compile=(False, {"backend": "eager"})[rank])
     hap.parallelize(module, jobs.cluster(2), args)(*args).backward()
     return found
 
@@ -193,6 +216,7 @@ def test_ranks_that_differ() -> None:
         assert "differ in whether example inputs are given" in first["examples"]
         assert re.search(r'differ in the input "args.0" .*rank 0: \(6, 8\).*rank 1: \(5, 8\)', first["shapes"])
         assert re.search(r"differ in pin= or forbid= .*rank 0: .*Shard\(0\).*rank 1: .*Shard\(1\)", first["pins"])
+        assert re.search(r"differ in compile= .*rank 0: False; rank 1: arguments .*backend", first["compile"])
         # Last, as it ends a process.
         launcher.send(_one_trains_longer)
         assert launcher.receive(1) == "no error"

@@ -285,6 +285,8 @@ def parallelize(
         "drift_interval=": str(drift_interval),
         "whether weights= are given": str(weights is not None),
         "pad_to_multiple=": str(pad_to_multiple),
+        # Backends may be functions, which have no text that is the same everywhere.
+        "compile=": f"arguments {sorted(compile)}" if isinstance(compile, Mapping) else str(compile),
     }
     if plan is not None:
         optimiser = plan.optimiser_tensors
