@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import fx
 
 from hap.rules import pieces
 from hap.runtime import collectives, lockstep
@@ -31,6 +33,28 @@ def test_collective_in_memory(kind: str, ranks: int, seed: int) -> None:
         assert same(result, expected)
     for tensor, copy in zip(example.inputs, before, strict=True):
         assert torch.equal(tensor, copy), "a collective wrote to its input"
+
+
+def test_memory_that_is_sent_must_stay() -> None:
+    """What lets tests in lock-step find graphs that write to it."""
+    along = collectives.Along(0, ((1, 1),), (2, 2))
+
+    def writes(rank: int, *, early: bool) -> lockstep.Run:
+        graph = fx.Graph()
+        share, group = graph.placeholder("share"), graph.placeholder("group")
+        way = {"name": "share", "group": group, "shape": (4,), "along": along, "implementation": "padded"}
+        started = graph.call_function(collectives.start, ("all_gather", share), way)
+        if early:
+            graph.call_function(torch.ops.aten.neg_.default, (share,))
+        whole = graph.call_function(collectives.wait, (started,))
+        graph.output([whole])
+        return lockstep.interpret(graph, [torch.ones(2), lockstep.Here(rank, 2)], rank)
+
+    assert [one.tolist() for (one,) in lockstep.run([writes(rank, early=False) for rank in range(2)])] == [
+        [1.0] * 4
+    ] * 2
+    with pytest.raises(AssertionError, match="written to while a collective was under way"):
+        lockstep.run([writes(rank, early=rank == 1) for rank in range(2)])
 
 
 @given(ranks=st.integers(1, 4), seed=SEEDS, dim=st.integers(0, 1))

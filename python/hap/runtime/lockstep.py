@@ -47,14 +47,18 @@ class Here:
 
 
 class _Answered:
-    """A collective that was started, with the answer to its request."""
+    """A collective that was started, with its request and the answer."""
 
-    def __init__(self, steps: Steps, answer: Any) -> None:
+    def __init__(self, steps: Steps, request: Request, answer: Any) -> None:
         self._steps = steps
         self._answer = answer
+        self._buffers = [(one, one.clone()) for one in _buffers_of(request)]
 
     def wait(self) -> torch.Tensor:
-        """Its result."""
+        """Its result. Asserts that nobody wrote meanwhile to memory that a real rank's backend still works on."""
+        for buffer, before in self._buffers:
+            assert torch.equal(buffer, before), "memory was written to while a collective was under way"
+        self._buffers.clear()
         try:
             self._steps.send(self._answer)
         except StopIteration as stop:
@@ -111,7 +115,17 @@ def _start(steps: Steps) -> Generator[Request, Any, Pending]:
         request = next(steps)
     except StopIteration as stop:
         return _Done(stop.value)
-    return _Answered(steps, (yield request))
+    answer = yield request
+    return _Answered(steps, request, answer)
+
+
+def _buffers_of(request: Request) -> list[torch.Tensor]:
+    """The bytes of all memory that a request names: also of padding, which may hold any."""
+    if isinstance(request, (Broadcasts, Reduces)):
+        buffers = [buffer for _, buffer in request.buffers]
+    else:
+        buffers = [request.buffer]
+    return [buffer.reshape(-1).view(torch.uint8) for buffer in buffers]
 
 
 def run(runs: Sequence[Run]) -> list[Any]:
