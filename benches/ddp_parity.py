@@ -49,7 +49,10 @@ def on_rank(rank: int, options: argparse.Namespace, port: int) -> None:
     share = {name: value[rows] for name, value in kwargs.items()}
     required = "batch" if options.data_parallel else None
     model = hap.parallelize(module, cluster(options), args, kwargs, required_axis=required)
-    steps = [stepper(plain, args, share), stepper(model, args, kwargs)]
+    steps = [
+        stepper(one, torch.optim.AdamW(one.parameters(), lr=1e-4), args, given)
+        for one, given in ((plain, share), (model, kwargs))
+    ]
     for step in steps * 2:
         step()
     times: list[list[float]] = [[], []]
