@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -82,6 +83,7 @@ def _raises_or_hangs(rank: int, left: list[int], port: int) -> tuple[str, float]
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT))
     model, x = parallel(3)
     model(x).backward()
+    assert [thread.name for thread in threading.enumerate()].count("hap-failure") == 1  # that of the job before is gone
     loss = model(x)
     os.environ["FRAGILE"] = "1"
     if rank == 2:

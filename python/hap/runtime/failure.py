@@ -98,6 +98,8 @@ class Watch:
 
     def close(self) -> None:
         """Answer no longer."""
+        with contextlib.suppress(OSError):
+            self.server.shutdown(socket.SHUT_RDWR)  # else the thread waits on, and keeps the port
         self.server.close()
 
     def ask(self) -> str:
