@@ -346,7 +346,8 @@ def all_reduce_together_steps(tensors: Sequence[torch.Tensor], *, rank: int) -> 
 
 def all_reduce_together(tensors: Sequence[torch.Tensor], *, name: str, group: Ranks) -> torch.Tensor:
     """The sums over the ranks of tensors of one element type, flat, one after another: :func:`member` cuts them out."""
-    return group.run(_title("all_reduce_together", name), all_reduce_together_steps(tensors, rank=group.rank))
+    steps = all_reduce_together_steps(tensors, rank=group.rank)
+    return group.run(_title("all_reduce_together", name, more=len(tensors) - 1), steps)
 
 
 def member(total: torch.Tensor, *, offset: int, shape: Sequence[int]) -> torch.Tensor:
@@ -429,7 +430,8 @@ def start(
     All ranks start the same collectives in the same order. :func:`wait` gives the result.
     """
     steps = STEPS[globals()[collective]](tensor, **arguments, rank=group.rank)
-    return group.start(_title(collective, name, arguments.get("implementation")), steps)
+    more = 0 if isinstance(tensor, torch.Tensor) else len(tensor) - 1
+    return group.start(_title(collective, name, arguments.get("implementation"), more), steps)
 
 
 def wait(pending: Pending) -> torch.Tensor:
@@ -442,6 +444,7 @@ def moves(target: object) -> bool:
     return target is start or target in STEPS
 
 
-def _title(collective: str, name: str, implementation: str | None = None) -> str:
-    """How errors call a collective."""
-    return f'{collective} of "{name}"' + (f" ({implementation})" if implementation else "")
+def _title(collective: str, name: str, implementation: str | None = None, more: int = 0) -> str:
+    """How errors call a collective of a tensor, and of some more."""
+    others = f" and {more} more" if more else ""
+    return f'{collective} of "{name}"{others}' + (f" ({implementation})" if implementation else "")

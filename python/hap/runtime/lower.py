@@ -300,8 +300,7 @@ class _Emitter:
         """Write the start of a bucket: one all-reduce of several tensors."""
         values = [self.value(change.needs) for change in changes]
         self.meet()
-        name = f"{changes[0].instruction.tensor} and {len(changes) - 1} more"
-        arguments: dict[str, Any] = {"name": name, "group": self.group}
+        arguments: dict[str, Any] = {"name": changes[0].instruction.tensor, "group": self.group}
         started = self.graph.create_node("call_function", collectives.start, ("all_reduce_together", values), arguments)
         offset = 0
         for change in changes:
