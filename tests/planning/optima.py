@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from textwrap import dedent
 
-import pytest
-
 from hap.cluster import Cluster
 from hap.planning import Plan, plan_axes
 from hap.planning.engine import Constraints, Prices
