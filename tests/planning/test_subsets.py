@@ -1,5 +1,7 @@
 """Devices that cost more than they give are left out; plans of random models hold what they promise."""
 
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +44,17 @@ def test_a_slow_device_is_left_out_and_named():
     assert plan.cluster == machines
     again = hap.Plan.from_json(plan.to_json())
     assert (again.to_json(), again.left_out, again.with_all) == (plan.to_json(), plan.left_out, plan.with_all)
+
+
+def test_who_has_to_work_can_be_said():
+    model, example = torch.nn.Linear(8, 4), torch.randn(4, 8)
+    machines = cluster(5e9, 1e6, 5e9, link=SLOW)
+    for active in ([0, 1, 2], [2], range(2)):
+        plan = hap.plan(model, devices=machines, example_inputs=(example,), active=active)
+        assert plan.stage.devices == tuple(active)
+    for wrong in ([], [0, 0], [3], [-1]):
+        with pytest.raises(PlanError, match="active: expected different ranks from 0 to 2"):
+            hap.plan(model, devices=machines, example_inputs=(example,), active=wrong)
 
 
 def test_nobody_is_left_out_where_all_are_of_use():

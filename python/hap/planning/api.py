@@ -25,6 +25,7 @@ from hap.planning.setup import make_problem
 from hap.program import Placements
 
 if TYPE_CHECKING:
+    from hap.planning.problem import Problem
     from hap.rules import AxisGraph
 
 
@@ -40,6 +41,7 @@ def plan(
     forbid: Pins | None = None,
     optimiser: Optimiser = "Adam",
     accumulation: bool = False,
+    active: Sequence[int] | None = None,
     limits: Limits | None = None,
     progress: Callable[[Report], object] | None = None,
 ) -> Plan:
@@ -86,6 +88,8 @@ def plan(
             class, the name of that, or the number of tensors of a parameter's shape that it keeps per parameter.
         accumulation: whether gradients will be accumulated over microbatches, for the prediction of memory: one tensor
             more per parameter, as for :func:`hap.parallelize`.
+        active: ranks of the devices that have to do the work, all others being left out; by default those with which
+            the plan is fastest.
         limits: limits of each synthesis, :class:`hap.planning.engine.Limits`; by default there are none that models of
             usual size meet.
         progress: called with a :class:`hap.planning.progress.Report` at each phase of planning, and about every 20 ms
@@ -117,7 +121,7 @@ def plan(
             optimiser=optimiser_tensors(optimiser) + int(accumulation),
             limits=limits,
         )
-        return make_plan(search(problem, shown), axes)
+        return make_plan(search(_among(problem, active), shown), axes)
 
 
 def plan_axes(
@@ -169,10 +173,20 @@ def plan_axes(
         splits=splits,
         limits=limits,
     )
-    if active is not None:
-        problem = replace(problem.among(active), settled=True)
+    problem = _among(problem, active)
     with Progress(progress) as shown:
         return make_plan(search(problem, shown), axes)
+
+
+def _among(problem: Problem, active: Sequence[int] | None) -> Problem:
+    """The problem of these devices, from which none is left out; as it is where there are none."""
+    if active is None:
+        return problem
+    count = len(problem.engine.machine)
+    ranks = sorted(set(active))
+    if not ranks or len(ranks) != len(active) or ranks[0] < 0 or ranks[-1] >= count:
+        raise PlanError(f"active: expected different ranks from 0 to {count - 1}, got {list(active)}")
+    return replace(problem.among(tuple(ranks)), settled=True)
 
 
 def make_plan(found: Found, axes: AxisGraph) -> Plan:

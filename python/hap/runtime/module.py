@@ -182,6 +182,7 @@ def parallelize(
     optimiser: Optimiser = "Adam",
     weights: str | os.PathLike[str] | None = None,
     accumulation: bool = False,
+    active: Sequence[int] | None = None,
     pad_to_multiple: Padding | None = None,
     drift_interval: int | None = 100,
     compile: bool | str | Mapping[str, Any] = False,
@@ -240,6 +241,7 @@ def parallelize(
             for each parameter. They are then kept to that: gradients that are scattered are so for each microbatch.
             Without it, buffers hold what is there before the scatter, whole tensors, and are not counted. With
             ``plan=``, give it to :func:`hap.plan` too.
+        active: as for :func:`hap.plan`. The first plan decides which ranks stay idle in all that follow.
         pad_to_multiple: inputs whose lengths vary, so that few need a plan: ``{"kwargs.labels": (1, 64, -100)}`` pads
             dimension 1 of that input to a multiple of 64 by labels that are ignored; ``args.0`` is the first positional
             one. Padding must not change the loss; outputs are as long as the padded inputs.
@@ -284,6 +286,7 @@ def parallelize(
         "optimiser= or accumulation=": f"{optimiser} tensors a parameter, accumulation={accumulation}",
         "drift_interval=": str(drift_interval),
         "whether weights= are given": str(weights is not None),
+        "active=": str(active),
         "pad_to_multiple=": str(pad_to_multiple),
         # Backends may be functions, which have no text that is the same everywhere.
         "compile=": f"arguments {sorted(compile)}" if isinstance(compile, Mapping) else str(compile),
@@ -319,7 +322,7 @@ def parallelize(
             optimiser=optimiser,
             placements=placements,
             splits=fixed,
-            active=session.active.devices if session.placed else None,
+            active=session.active.devices if session.placed else active,
         ).to_json()
 
     alike = computes_alike(control, device_of(module))
