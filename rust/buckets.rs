@@ -14,17 +14,14 @@ use std::collections::BTreeSet;
 use crate::cluster::Cluster;
 use crate::cost::CostModel;
 use crate::graph::{Graph, OutputKind};
-use crate::memory;
 use crate::program::{Conversion, Instruction, Program};
 use crate::shares::Shares;
-use crate::validate::{ValidProgram, validate};
+use crate::simulate::{Options, simulate};
+use crate::validate::validate;
 use crate::wellformed::Names;
 
 /// Bytes of a bucket, at most.
 pub const LARGEST: f64 = 25e6;
-
-/// Tensors of an optimiser that a device has memory for if it has memory for buckets: Adam's.
-const OPTIMISER_TENSORS: u32 = 2;
 
 /// By tensor: whether it is a gradient that nothing but outputs read, itself or as views.
 pub fn gradients(graph: &Graph) -> Vec<bool> {
@@ -81,22 +78,26 @@ pub fn largest(graph: &Graph, gradients: &[bool]) -> f64 {
     bytes.iter().sum::<f64>().min(LARGEST)
 }
 
-/// A valid program with the all-reduces of its gradients in buckets, where the devices' memory allows that.
-pub fn merged(graph: &Graph, cluster: &Cluster, shares: &Shares, program: Program) -> Program {
+/// A valid program with the all-reduces of its gradients in buckets, where that makes no step longer and the devices'
+/// memory allows it.
+pub fn merged(graph: &Graph, cluster: &Cluster, shares: &Shares, options: &Options, program: Program) -> Program {
     let costs = CostModel::new(graph, cluster, shares);
     if costs.devices() == 1 {
         return program;
     }
     let merged = Merger::new(graph, &costs, &program).run(&program);
-    let kinds = costs.kinds();
-    let held = |program: &Program| -> Vec<f64> {
-        let valid: ValidProgram = validate(graph, program).unwrap_or_else(|error| unreachable!("{error}"));
-        let peaks = memory::peaks(graph, shares, costs.devices(), kinds, &valid, OPTIMISER_TENSORS);
-        peaks.iter().map(|peak| peak.parts.total()).collect()
+    if merged == program {
+        return program;
+    }
+    let step = |program: &Program| {
+        let valid = validate(graph, program).unwrap_or_else(|error| unreachable!("{error}"));
+        simulate(graph, cluster, shares, &valid, options)
     };
+    let (with, without) = (step(&merged), step(&program));
     let devices = cluster.devices();
-    let mut allowed = kinds.iter().zip(held(&merged)).zip(held(&program));
-    match allowed.all(|((&device, with), without)| with <= devices[device].memory.max(without)) {
+    let mut held = devices.iter().zip(with.memory.iter().zip(&without.memory));
+    let fits = held.all(|(device, (with, without))| *with <= without.max(device.memory - device.reserve));
+    match fits && with.seconds <= without.seconds {
         true => merged,
         false => program,
     }

@@ -20,6 +20,7 @@ use crate::cluster::Cluster;
 use crate::cost::CostModel;
 use crate::graph::Graph;
 use crate::shares::{Shares, from_splits};
+use crate::simulate::Options;
 
 pub mod classes;
 pub mod constraints;
@@ -73,7 +74,11 @@ pub fn synthesise_from(
     let started = Instant::now();
     let found = with_costs(graph, cluster, request, Search { started, warm, watch })?;
     let shares = shares(graph, cluster, request)?;
-    let program = buckets::merged(graph, cluster, &shares, found.program);
+    let mut options = Options::default();
+    if let Some(prices) = &request.prices.memory {
+        options.optimiser_tensors = prices.optimiser_tensors;
+    }
+    let program = buckets::merged(graph, cluster, &shares, &options, found.program);
     Ok(Synthesis { program, ..found })
 }
 

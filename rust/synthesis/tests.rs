@@ -2,7 +2,6 @@ mod many;
 mod memory;
 mod properties;
 
-use crate::buckets;
 use crate::cost::CostModel;
 use crate::program::Conversion;
 use crate::validate::Step;
