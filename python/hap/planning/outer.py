@@ -185,7 +185,11 @@ def _raise_bound(
             anchor, bound = prices, synthesis.bound
         elif synthesis.search_gap > 0.0:
             break
-        busy.append(loads(found.simulation, hidden))
+        load = loads(found.simulation, hidden)
+        # A program that was known says nothing new: the prices would be the same again.
+        if load in busy:
+            break
+        busy.append(load)
         prices, most = saddle(busy, hidden)
         if min(most, best.simulation.seconds) <= bound * (1.0 + WORTH_A_STEP):
             break
