@@ -10,8 +10,9 @@ import torch
 
 from hap.runtime.collectives import re_split
 from hap.runtime.local_inputs import share_layout
+from hap.runtime.prepared import Prepared
 from hap.runtime.schedule import Property
-from hap.runtime.session import Prepared, Session
+from hap.runtime.session import Session
 from hap.runtime.sharded_tensor import ShardedTensor, refuse_gradient
 from hap.runtime.signature import Call
 from hap.runtime.step import Backward, StepFunction

@@ -5,34 +5,33 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from hap.errors import HapError, PlanError, RuntimeMismatchError
 from hap.graph import Graph
 from hap.program import Placements, Splits
 from hap.rules import BATCH
 from hap.rules.pieces import Place
-from hap.runtime.accumulate import Accumulation, Parts, in_parts
+from hap.runtime.accumulate import Accumulation
 from hap.runtime.active import Active
 from hap.runtime.agree import Control, ranks_text
 from hap.runtime.changes import Changes
 from hap.runtime.code import Maker
 from hap.runtime.drift import Equaliser
-from hap.runtime.finite import Checked, requested
+from hap.runtime.finite import requested
 from hap.runtime.group import Group
-from hap.runtime.idle import idle_parts, idle_program
+from hap.runtime.idle import idle_program
 from hap.runtime.inspected import Inspected
 from hap.runtime.lower import lower
 from hap.runtime.materialise import check_sources, materialise
 from hap.runtime.optimisers import watch
 from hap.runtime.padding import Padding
 from hap.runtime.placing import Layout, layout, whole_on
-from hap.runtime.schedule import Property, arrange
+from hap.runtime.prepared import Prepared, without_gradient
+from hap.runtime.schedule import arrange
 from hap.runtime.shards import check_replaceable, layout_of, names_of, place, release
 from hap.runtime.signature import WHOLE, Call
 from hap.runtime.step import Step
@@ -41,7 +40,6 @@ from hap.runtime.weights import Weights
 
 if TYPE_CHECKING:
     from hap.cluster import Cluster
-    from hap.planning import Plan
     from hap.rules import AxisGraph
 
 SLOW_PLANNING = (
@@ -53,68 +51,6 @@ SLOW_PLANNING = (
 _NUMBERS = 1024
 """So many numbers of kinds of calls are remembered; they are made anew in no time."""
 INSPECTED = "the values that the forward inspects in Python"
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Everything that one kind of call needs.
-
-    Attributes:
-        axes: the annotated graph.
-        plan: the plan.
-        splits: its splits.
-        step: what this rank runs.
-        constants: values of the graph's constants, by tensor, on this rank's device.
-        layouts: how inputs, outputs, parameters and buffers lie.
-        refused: names of the outputs that carry no gradient although one device would record one.
-        within: see :func:`hap.runtime.accumulate.in_parts`.
-        control: the ranks, for what they compare.
-        active: the ranks that run it.
-    """
-
-    axes: AxisGraph
-    plan: Plan
-    splits: Splits
-    step: Step
-    constants: dict[int, torch.Tensor]
-    layouts: dict[Property, Layout]
-    refused: frozenset[str]
-    within: bool
-    control: Control
-    active: Active
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """Samples by rank; none where the program does not share them."""
-        units = self.splits.get(BATCH)
-        return () if units is None else self.active.units(units)
-
-    @property
-    def graph(self) -> Graph:
-        """The reference program."""
-        return self.axes.graph
-
-    @cached_property
-    def checked(self) -> Prepared:
-        """The same with checks for NaN."""
-        step = self.step
-
-        def make(graph: fx.Graph, what: str) -> Checked:
-            return Checked(graph, what, self.graph, self.control)
-
-        if self.active.group is None:
-            program = replace(step.program, make=make)
-        else:
-            place, places, device = step.program.rank, step.group.size, step.device
-            program = lower(self.axes, self.plan.program, self.splits, place, ranks=places, device=device, make=make)
-        return replace(self, step=replace(step, program=program))
-
-    @cached_property
-    def parts(self) -> Parts:
-        """The backward for microbatches that are reduced together."""
-        if self.active.group is None:
-            return idle_parts(self.step, lambda prop: self.layouts[prop].shapes[self.active.rank])
-        return in_parts(self.axes, self.plan.program, self.splits, self.step, within=self.within)
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -452,29 +388,6 @@ class Session:
         """The whole of a parameter or buffer (or of its gradient) from this rank's piece. A collective."""
         layout = self.layouts().get(id(self.state()[name]))
         return piece if layout is None else layout.gather(piece, name, self.group)
-
-
-def without_gradient(graph: Graph) -> frozenset[str]:
-    """Names of the outputs that stand beside a loss and depend on something trained.
-
-    Their gradients are not part of the graph (see :mod:`hap.trace.root`), while one device would record them. What the
-    module itself has detached counts too, as the graph does not show it.
-    """
-    losses = [entry for entry in graph.outputs if entry.kind == "loss" and entry.tensor is not None]
-    if not any(entry.name == "loss" or not graph.tensors[entry.tensor or 0].shape for entry in losses):
-        return frozenset()  # every differentiable output has its gradient
-    trained = {entry.of for entry in graph.outputs if entry.kind in ("gradient", "input_gradient")}
-    for operator in graph.operators:
-        if operator.phase == "forward" and any(operand in trained for operand in operator.operands):
-            trained.update(result for result in operator.results if result is not None)
-    return frozenset(
-        entry.name
-        for entry in graph.outputs
-        if entry.kind == "output"
-        and entry.tensor is not None
-        and entry.tensor in trained
-        and (graph.tensors[entry.tensor].dtype.is_floating_point or graph.tensors[entry.tensor].dtype.is_complex)
-    )
 
 
 def _hash(key: tuple[Any, ...]) -> int:
