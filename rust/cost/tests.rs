@@ -4,7 +4,7 @@ mod resplit;
 
 use super::*;
 use crate::cluster::Member;
-use crate::graph::InputKind;
+use crate::graph::{Collective, InputKind};
 use crate::testing::{GraphBuilder, MATMUL, Random, cluster, perceptron, placements};
 use proptest::prelude::*;
 
