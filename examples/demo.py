@@ -175,9 +175,7 @@ def show(console: Console, settings: Settings, result: Result) -> None:
             f"{result.losses[name][-1]:.4f}",
         )
     console.print(times)
-    console.print(
-        "Predictions leave the optimiser out, and count a collective for each gradient, where DDP merges gradients."
-    )
+    console.print("Predictions leave the optimiser out.")
 
     single = result.losses["single"]
     difference = max(abs(one - other) for one, other in zip(result.losses["hap"], single, strict=True))
