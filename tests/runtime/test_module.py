@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import hap
 from hap.errors import HapError, RuntimeMismatchError
+from hap.runtime.padding import padded as pad_inputs
 from tests.runtime.jobs import cluster, difference
 from tests.runtime.launch import Launcher
 
@@ -182,3 +183,20 @@ def test_a_module_as_any_other() -> None:
         launcher.run(used, 2, limit=150)
         launcher.run(padding, 2, limit=150)
         launcher.run(unlike, 2, limit=150)
+
+
+def test_inputs_that_one_rank_cannot_pad_are_told_of_on_all() -> None:
+    sent: list[tuple[int, ...]] = []
+
+    class Pair:
+        def numbers(self, mine: list[int], what: str) -> list[tuple[int, ...]]:
+            sent.append(tuple(mine))
+            return [tuple(mine), (-1,)]
+
+    control: Any = Pair()
+    with pytest.raises(RuntimeMismatchError, match="inputs of rank 1 cannot be padded"):
+        pad_inputs({"args.0": (1, 4, 0)}, control, (torch.zeros(2, 3),), {})
+    # Also the one that fails takes part.
+    with pytest.raises(HapError, match=r'"args\.0" has no dimension 1'):
+        pad_inputs({"args.0": (1, 4, 0)}, control, (torch.zeros(2),), {})
+    assert sent == [(3,), (-1,)]

@@ -9,9 +9,10 @@ import torch
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from hap.errors import HapError
+from hap.errors import HapError, RuntimeMismatchError
 from hap.runtime.local_inputs import LocalInput
 from hap.trace.inputs import flatten_inputs
+from hap.units import ranks_text
 
 if TYPE_CHECKING:
     from hap.runtime.agree import Control
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 Padding: TypeAlias = Mapping[str, tuple[int, int, float]]
 """By the name of an input (``args.0``, ``kwargs.labels``): the dimension, what its size becomes a multiple of, and the
 value of what is added."""
+
+
+_FAILED = -1
 
 
 def check_padding(padding: Padding) -> None:
@@ -29,6 +33,7 @@ def check_padding(padding: Padding) -> None:
     """
     for name, entry in padding.items():
         good = isinstance(entry, tuple) and len(entry) == 3 and all(isinstance(one, int) for one in entry[:2])
+        good = good and isinstance(entry[2], (int, float))
         if not good or entry[0] < 0 or entry[1] < 1:
             raise HapError(
                 f'pad_to_multiple: "{name}": expected (dimension, multiple, value) with a dimension from 0 and a '
@@ -45,18 +50,27 @@ def padded(
 
     Raises:
         HapError: the call has none of these inputs, or one of them lacks the dimension.
+        RuntimeMismatchError: that is so on another rank.
     """
     if not padding:
         return args, kwargs
     flat, names, structure = flatten_inputs(args, kwargs, also=(LocalInput,))
     places = {name: names.index(name) for name in padding if name in names}
-    if not places:
-        raise HapError(f"pad_to_multiple names {', '.join(padding)}, but the call has {', '.join(names)}")
-    sizes = {name: _size(name, flat[place], padding[name][0]) for name, place in places.items()}
+    sizes, failure = dict[str, int](), None
+    try:
+        if not places:
+            raise HapError(f"pad_to_multiple names {', '.join(padding)}, but the call has {', '.join(names)}")
+        sizes = {name: _size(name, flat[place], padding[name][0]) for name, place in places.items()}
+    except HapError as error:
+        failure = error
     # Every rank sends as many numbers, whatever it is called with.
-    longest = [
-        max(each) for each in zip(*control.numbers([sizes.get(name, 0) for name in padding], "padding"), strict=True)
-    ]
+    everybody = control.numbers([_FAILED if failure else sizes.get(name, 0) for name in padding], "padding")
+    if failure is not None:
+        raise failure
+    failed = [rank for rank, theirs in enumerate(everybody) if _FAILED in theirs]
+    if failed:
+        raise RuntimeMismatchError(f"pad_to_multiple: the inputs of {ranks_text(failed)} cannot be padded; see there")
+    longest = [max(each) for each in zip(*everybody, strict=True)]
     for name, size in zip(padding, longest, strict=True):
         if name in places:
             value, (dim, multiple, fill) = flat[places[name]], padding[name]
