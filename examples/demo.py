@@ -148,6 +148,11 @@ def show(console: Console, settings: Settings, result: Result) -> None:
     for axis, size, units in axes_of(plan):
         shares.add_row(f"hap: {axis}", str(size), *map(str, units))
     console.print(shares)
+    if plan.left_out:
+        left_out = ", ".join(map(str, plan.left_out))
+        console.print(
+            f"hap leaves out ranks {left_out}: with all, a step would take {(plan.with_all or 0) * 1e3:.0f} ms."
+        )
     gap = "an unknown part" if plan.optimality_gap is None else f"{plan.optimality_gap:.1%}"
     console.print(
         f"hap planned in {result.planning:.1f} s, tracing on each rank included. Gap of the search "

@@ -20,8 +20,10 @@ def test_demo_shows_what_it_promises():
         timeout=290,
     )
     assert run.returncode == 0, run.stderr
-    for expected in ("80%", "20%", "hap: ", "Collectives", "DDP, even batches", "DDP, proportional batches"):
+    for expected in ("80%", "20%", "Collectives", "DDP, even batches", "DDP, proportional batches"):
         assert expected in run.stdout
+    # Small as the model is, one device may do better alone.
+    assert "hap: " in run.stdout or "hap leaves out ranks" in run.stdout
     difference = re.search(r"Largest difference of hap's loss from it in 2 steps: (\S+)\.", run.stdout)
     assert difference is not None, run.stdout
     assert float(difference[1]) < 1e-4
