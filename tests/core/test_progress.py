@@ -33,8 +33,10 @@ def hard(count=400, labels=8, step=30):
 
 def test_ctrl_c_ends_a_long_solve_at_once():
     script = """
-import sys
+import signal, sys
 from hap import _core
+# A job in the background of a script ignores interrupts, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 text = sys.stdin.read()
 print("ready", flush=True)
 try:

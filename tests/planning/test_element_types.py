@@ -20,7 +20,8 @@ class Model(nn.Module):
 
 def warnings_of(caplog, dtype, *devices):
     with caplog.at_level(logging.WARNING, logger="hap"):
-        plan = hap.plan(Model(dtype), devices=devices, example_inputs=(torch.randn(4096, 512, dtype=dtype),))
+        inputs = (torch.randn(4096, 512, dtype=dtype),)
+        plan = hap.plan(Model(dtype), devices=devices, example_inputs=inputs, active=range(len(devices)))
     return plan, [record.message for record in caplog.records]
 
 

@@ -17,10 +17,10 @@ from tests import models
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def cluster(ranks: int) -> hap.Cluster:
+def cluster(ranks: int, speed: float = 1e7) -> hap.Cluster:
     """Unequal devices, so slow that none of them is left out of the smallest models."""
     devices = [
-        hap.Device(flops=1e7 * (rank + 1), memory_bandwidth=1e7, memory=1e9, launch_overhead=0.0)
+        hap.Device(flops=speed * (rank + 1), memory_bandwidth=speed, memory=1e9, launch_overhead=0.0)
         for rank in range(ranks)
     ]
     return hap.Cluster(devices, link=hap.Link(bandwidth=1e9, latency=1e-6))

@@ -241,7 +241,10 @@ def compared(
 
     One parallel module serves all of them, planned for batches of ``size``.
     """
-    alone, model = classifier(), hap.parallelize(classifier(), cluster(ranks), batches(size, 1)[0], **options)
+    alone, model = (
+        classifier(),
+        hap.parallelize(classifier(), cluster(ranks, 1e9), batches(size, 1)[0], active=range(ranks), **options),
+    )
     marks = [mark_of(parameter) for parameter in model.parameters()]
     assert any(mark is not None and mark.sharded for mark in marks)
     first = {name: value.clone() for name, value in model.state_dict().items()}
@@ -261,6 +264,6 @@ def noisy(rank: int, ranks: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """A loop with dropout: its losses, and the whole parameters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        model = hap.parallelize(classifier(dropout=0.3), cluster(ranks))
+        model = hap.parallelize(classifier(dropout=0.3), cluster(ranks, 1e9), active=range(ranks))
     losses = momentum(model)
     return losses, {name: model.full_parameter(name) for name, _ in model.named_parameters()}
