@@ -9,7 +9,7 @@ from hap.balance import Machine, Simulation, balance, fractions, largest_remaind
 from hap.cluster import Cluster
 from hap.planning.engine import Constraints, Engine, Prices, Synthesis, parse_program
 from hap.planning.pins import Pin
-from hap.program import Compute, Convert, SplitClass, Splits
+from hap.program import Compute, Convert, Program, SplitClass, Splits
 from hap.rules import BATCH
 
 # A step counts as faster when it gains this fraction.
@@ -132,7 +132,7 @@ def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) 
     engine = problem.engine
     machine = machine or engine.machine
     evaluator = engine.evaluator(made.program)
-    matter = {*evaluator.stages(fractions(made.splits)).axes(), *used_axes(made.program)}
+    matter = {*evaluator.stages(fractions(made.splits)).axes(), *split_axes(parse_program(made.program))}
     others = {axis: units for axis, units in made.splits.items() if axis not in matter}
     ratios = balance(evaluator, problem.sizes, machine, made.splits, {**others, **problem.fixed})
     return replace(
@@ -144,10 +144,10 @@ def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) 
     )
 
 
-def used_axes(program: str) -> set[str]:
-    """The axes and classes that the instructions of a program work along."""
-    axes = (getattr(each, "axis", None) for each in parse_program(program).instructions)
-    return {axis for axis in axes if axis is not None}
+def split_axes(program: Program) -> list[str]:
+    """The axes and classes that a program splits something along, in order of first use."""
+    axes = (getattr(instruction, "axis", None) for instruction in program.instructions)
+    return list(dict.fromkeys(axis for axis in axes if axis is not None))
 
 
 def computed_axes(program: str) -> set[str]:

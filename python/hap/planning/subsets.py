@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from hap.balance import largest_remainder
 from hap.cluster import Cluster
 from hap.planning.engine import NoProgramError, parse_program
-from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices
-from hap.program import Program, Splits
+from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices, split_axes
+from hap.program import Splits
 
 # Kinds of devices, or hosts, that are left out together, the slowest first; at most so many.
 MOST = 4
@@ -23,12 +23,6 @@ MOST = 4
 WORTH_LEAVING = 0.01
 # Sets of devices that are looked at more closely.
 PROMISING = 2
-
-
-def split_axes(program: Program) -> list[str]:
-    """The axes that the program splits something along, in order of first use."""
-    axes = (getattr(instruction, "axis", None) for instruction in program.instructions)
-    return list(dict.fromkeys(axis for axis in axes if axis is not None))
 
 
 def news(cluster: Cluster) -> float:

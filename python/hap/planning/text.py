@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hap.planning.subsets import split_axes
+from hap.planning.problem import split_axes
 from hap.program import Compute, Convert, Free, InputInstruction, Placements, Program, SplitClass
 from hap.units import bytes_text, seconds_text
 
