@@ -24,6 +24,16 @@ pub struct Axis {
 }
 
 impl Graph {
+    /// Whether an input may be sharded: parameters, buffers and inputs of the call, and tangents of outputs that end as
+    /// these lie. All else is whole on every device.
+    pub fn sharded(&self, input: &Input) -> bool {
+        match input.kind {
+            InputKind::Parameter | InputKind::Buffer | InputKind::Input => true,
+            InputKind::Tangent => self.outputs.iter().any(|output| output.of == Some(input.tensor)),
+            InputKind::Constant | InputKind::Rng => false,
+        }
+    }
+
     /// The axis that an axis is a split class of: itself, where it is no other's.
     pub fn base(&self, axis: usize) -> usize {
         self.axes[axis].of.unwrap_or(axis)
@@ -72,7 +82,7 @@ pub enum InputKind {
     Buffer,
     /// An input of the module's call: whole on every rank, so that slicing is free.
     Input,
-    /// The gradient of an output: whole on every rank.
+    /// The gradient of an output: whole on every rank; that of an [`Output`] ([`Output::of`]) lies as that does.
     Tangent,
     /// A constant of the module: whole on every rank.
     Constant,
@@ -98,7 +108,8 @@ pub struct Input {
 pub enum OutputKind {
     /// A loss, or an output of a module without a loss: replicated.
     Loss,
-    /// Another output of a module with a loss: stays as it was produced, but never partial.
+    /// Another output: stays as it was produced, but never partial. Where a gradient comes back to it, in the placement
+    /// of that ([`Output::of`]).
     Output,
     /// The gradient of a parameter: in the placement of that parameter ([`Output::of`]).
     Gradient,
@@ -118,7 +129,8 @@ pub struct Output {
     pub name: String,
     /// Index into [`Graph::tensors`].
     pub tensor: usize,
-    /// For gradients and buffers: the tensor of the parameter or buffer.
+    /// For gradients and buffers: the tensor of the parameter or buffer. For other outputs that a gradient comes back to:
+    /// that tangent.
     #[serde(default)]
     pub of: Option<usize>,
 }

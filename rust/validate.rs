@@ -153,7 +153,7 @@ impl Validator<'_> {
         }
         validate_placement(&self.graph.tensors[tensor], placements)?;
         let kind = self.graph.inputs[input].kind;
-        let sliceable = matches!(kind, InputKind::Parameter | InputKind::Buffer | InputKind::Input);
+        let sliceable = self.graph.sharded(&self.graph.inputs[input]);
         match placements.as_slice() {
             [Placement::Replicate] => {}
             [Placement::Shard(_)] if sliceable => {}
@@ -340,8 +340,8 @@ impl Validator<'_> {
             OutputKind::Output if placements.contains(&Placement::Partial) => {
                 Err("an output cannot end partial".into())
             }
-            OutputKind::Output => Ok(()),
-            OutputKind::Gradient | OutputKind::Buffer => {
+            OutputKind::Output if output.of.is_none() => Ok(()),
+            OutputKind::Output | OutputKind::Gradient | OutputKind::Buffer => {
                 let of = output.of.expect("a validated graph");
                 match self.stored[of].map(|value| &self.valid.values[value].placements) {
                     Some(stored) if stored == placements => Ok(()),

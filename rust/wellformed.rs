@@ -178,6 +178,7 @@ impl Graph {
             let stored = match output.kind {
                 OutputKind::Gradient => InputKind::Parameter,
                 OutputKind::Buffer => InputKind::Buffer,
+                OutputKind::Output if output.of.is_some() => InputKind::Tangent,
                 _ => continue,
             };
             self.validate_stored(output, stored)?;
@@ -185,7 +186,8 @@ impl Graph {
         Ok(())
     }
 
-    /// A gradient or new buffer must be able to take every placement of the parameter or buffer that it belongs to.
+    /// A gradient or new buffer must be able to take every placement of the parameter or buffer that it belongs to, an
+    /// output those of its tangent.
     fn validate_stored(&self, output: &Output, kind: InputKind) -> Result<(), GraphError> {
         let name = &output.name;
         let stored = self

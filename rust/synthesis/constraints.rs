@@ -3,7 +3,7 @@
 use super::classes::{Classes, placement_at, placement_count, placement_number};
 use super::convert::Set;
 use super::request::{Constraints, SynthesisError};
-use crate::graph::{Choice, Graph, InputKind, Output, OutputKind};
+use crate::graph::{Choice, Graph, Input, Output, OutputKind};
 use crate::placement::Placement;
 
 /// What is left to choose from.
@@ -37,11 +37,7 @@ impl Domains {
     pub fn new(graph: &Graph, classes: &Classes, constraints: &Constraints) -> Result<Self, SynthesisError> {
         let forbidden = forbidden_axes(graph, constraints)?;
         let mut domains = Self {
-            placements: graph
-                .inputs
-                .iter()
-                .map(|input| stored(graph, input.kind, input.tensor))
-                .collect(),
+            placements: graph.inputs.iter().map(|input| stored(graph, input)).collect(),
             choices: graph
                 .operators
                 .iter()
@@ -98,26 +94,23 @@ impl Domains {
     }
 }
 
-/// The placements that an input may be kept in: parameters, buffers and inputs of the call replicated or sharded along
-/// any axis, everything else replicated.
-fn stored(graph: &Graph, kind: InputKind, tensor: usize) -> Vec<usize> {
-    match kind {
-        InputKind::Parameter | InputKind::Buffer | InputKind::Input => {
-            let tensor = &graph.tensors[tensor];
-            let partial = |number: &usize| placement_at(tensor, *number) == Placement::Partial;
-            (0..placement_count(tensor)).filter(|number| !partial(number)).collect()
-        }
-        InputKind::Tangent | InputKind::Constant | InputKind::Rng => vec![0],
+/// The placements that an input may be kept in: replicated, or, where it may be sharded, along any axis.
+fn stored(graph: &Graph, input: &Input) -> Vec<usize> {
+    if !graph.sharded(input) {
+        return vec![0];
     }
+    let tensor = &graph.tensors[input.tensor];
+    let partial = |number: &usize| placement_at(tensor, *number) == Placement::Partial;
+    (0..placement_count(tensor)).filter(|number| !partial(number)).collect()
 }
 
 fn has_output(graph: &Graph, name: &str) -> bool {
     let mut outputs = graph.outputs.iter();
-    outputs.any(|output| output.kind == OutputKind::Output && output.name == name)
+    outputs.any(|output| output.kind == OutputKind::Output && output.of.is_none() && output.name == name)
 }
 
 /// The placements that an output may end in: the loss and gradients of inputs replicated, other outputs in any that is
-/// not partial and that the constraints allow.
+/// not partial and that the constraints allow. Of those that follow an input, the constraints are on that.
 fn ends(graph: &Graph, output: &Output, constraints: &Constraints) -> Result<Set, SynthesisError> {
     let tensor = &graph.tensors[output.tensor];
     let allowed = match output.kind {

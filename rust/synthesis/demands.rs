@@ -91,8 +91,8 @@ pub fn demands(
                 );
                 class.fixed = class.fixed | needs;
             }
-            OutputKind::Output => builder.end(tensor, ends)?,
-            OutputKind::Gradient | OutputKind::Buffer => builder.follow(output)?,
+            OutputKind::Output if output.of.is_none() => builder.end(tensor, ends)?,
+            OutputKind::Output | OutputKind::Gradient | OutputKind::Buffer => builder.follow(output)?,
         }
         if matches!(output.kind, OutputKind::Loss | OutputKind::Output | OutputKind::Buffer) {
             let class = builder.class(tensor)?;
@@ -256,14 +256,15 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// A gradient or a new buffer ends in the placement that its parameter or buffer is kept in.
+    /// A gradient or a new buffer ends in the placement that its parameter or buffer is kept in, an output in that of its
+    /// tangent.
     fn follow(&mut self, output: &Output) -> Result<(), SynthesisError> {
         let Output { kind, name, tensor, of } = output;
         let tensor = *tensor;
         let kept = of.and_then(|of| self.graph.inputs.iter().position(|input| input.tensor == of));
         let Some(input) = kept else {
             return Err(SynthesisError::Graph(format!(
-                "the output \"{name}\" does not name its parameter or buffer"
+                "the output \"{name}\" does not name its parameter, buffer or tangent"
             )));
         };
         let (new, old) = (

@@ -190,11 +190,13 @@ impl<'a> Emitter<'a> {
             let tensor = output.tensor;
             let number = match output.kind {
                 OutputKind::Loss | OutputKind::InputGradient => 0,
-                OutputKind::Gradient | OutputKind::Buffer => {
+                OutputKind::Output if output.of.is_none() => self.end(tensor, ends),
+                OutputKind::Output | OutputKind::Gradient | OutputKind::Buffer => {
                     let input = graph.inputs.iter().position(|input| Some(input.tensor) == output.of);
-                    self.number_stored(input.unwrap_or_else(|| unreachable!("demands are made of gradients of inputs")))
+                    self.number_stored(
+                        input.unwrap_or_else(|| unreachable!("demands are made of what follows an input")),
+                    )
                 }
-                OutputKind::Output => self.end(tensor, ends),
             };
             self.need(tensor, number);
             let tensor = &graph.tensors[tensor];

@@ -6,7 +6,7 @@ use super::costs::Costs;
 use super::held::HeldPrices;
 use super::request::Constraints;
 use super::testing::placements;
-use crate::graph::{Graph, InputKind, Operator, OutputKind};
+use crate::graph::{Graph, Operator, OutputKind};
 use crate::placement::Placement;
 
 /// Whether a layout operator maps every placement of operand and result.
@@ -34,12 +34,11 @@ pub fn brute_force(graph: &Graph, costs: &impl Costs, constraints: &Constraints,
         .iter()
         .map(|operator| is_view(graph, operator))
         .collect();
-    let kept = |kind| matches!(kind, InputKind::Parameter | InputKind::Buffer | InputKind::Input);
     let counts: Vec<usize> = graph
         .inputs
         .iter()
         .map(|input| {
-            if kept(input.kind) {
+            if graph.sharded(input) {
                 1 + graph.tensors[input.tensor].occurrences.len()
             } else {
                 1
@@ -161,7 +160,7 @@ impl<C: Costs> Oracle<'_, C> {
             };
             match output.kind {
                 OutputKind::Loss | OutputKind::InputGradient => demanded.push((output.tensor, Placement::Replicate)),
-                OutputKind::Output => {
+                OutputKind::Output if output.of.is_none() => {
                     let mut may = placements(&graph.tensors[output.tensor]);
                     may.retain(|it| *it != Placement::Partial);
                     if let Some(allowed) = self.constraints.outputs.get(&output.name) {
@@ -169,7 +168,7 @@ impl<C: Costs> Oracle<'_, C> {
                     }
                     ends.push((output.tensor, may));
                 }
-                OutputKind::Gradient | OutputKind::Buffer => {
+                OutputKind::Output | OutputKind::Gradient | OutputKind::Buffer => {
                     let kept = produced.iter().find(|(pair, ..)| Some(pair.0) == output.of);
                     demanded.extend(kept.map(|(pair, ..)| (output.tensor, pair.1)));
                 }

@@ -107,11 +107,7 @@ pub fn random_graph(recipe: Recipe) -> Graph {
         } else {
             kinds[random.below(4)]
         };
-        assignments *= if kind == InputKind::Tangent {
-            1
-        } else {
-            1 + occurrences.len()
-        };
+        assignments *= 1 + occurrences.len();
         graph.inputs.push(Input {
             kind,
             name: format!("in{index}"),
@@ -266,11 +262,8 @@ fn random_outputs(random: &mut Random, graph: &mut Graph, closed: &[bool]) {
     graph
         .outputs
         .push(output(OutputKind::Loss, graph.tensors.len() - 1, None));
-    let kept = graph
-        .inputs
-        .iter()
-        .filter(|input| matches!(input.kind, InputKind::Parameter | InputKind::Buffer));
-    for input in kept.cloned().collect::<Vec<_>>() {
+    let followed = graph.inputs.iter().filter(|input| input.kind != InputKind::Input);
+    for input in followed.cloned().collect::<Vec<_>>() {
         let axes = &graph.tensors[input.tensor].occurrences;
         let alike: Vec<usize> = open
             .iter()
@@ -278,10 +271,10 @@ fn random_outputs(random: &mut Random, graph: &mut Graph, closed: &[bool]) {
             .filter(|&it| graph.tensors[it].occurrences == *axes)
             .collect();
         if !alike.is_empty() && random.chance(80) {
-            let kind = if input.kind == InputKind::Parameter {
-                OutputKind::Gradient
-            } else {
-                OutputKind::Buffer
+            let kind = match input.kind {
+                InputKind::Parameter => OutputKind::Gradient,
+                InputKind::Buffer => OutputKind::Buffer,
+                _ => OutputKind::Output,
             };
             graph
                 .outputs

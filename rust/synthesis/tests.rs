@@ -19,7 +19,7 @@ use super::synthesise;
 use super::testing::{Recipe, TestCosts, placements, random_graph};
 use super::walk::walk;
 use crate::cluster::{Cluster, Device, Group, Link, Member};
-use crate::graph::{Graph, InputKind, OutputKind};
+use crate::graph::{Graph, OutputKind};
 use crate::placement::Placement;
 use crate::program::{Instruction, Program};
 use crate::shares::from_splits;
@@ -73,12 +73,14 @@ fn random_pins(graph: &Graph, seed: u64) -> Constraints {
         from.retain(|it| *it == kept || random.below(10) < 3);
         (random.below(10) < 7).then_some(from)
     };
-    let pinned = |kind: InputKind| !matches!(kind, InputKind::Tangent | InputKind::Constant | InputKind::Rng);
-    let inputs = graph.inputs.iter().filter(|input| pinned(input.kind));
+    let inputs = graph.inputs.iter().filter(|input| graph.sharded(input));
     let stored = inputs.map(|input| &graph.tensors[input.tensor]);
     let placed = stored.filter_map(|tensor| Some((tensor.name.clone(), some(placements(tensor))?)));
     let placed = placed.collect();
-    let outputs = graph.outputs.iter().filter(|output| output.kind == OutputKind::Output);
+    let outputs = graph
+        .outputs
+        .iter()
+        .filter(|output| output.kind == OutputKind::Output && output.of.is_none());
     let ends = outputs.filter_map(|it| Some((it.name.clone(), some(placements(&graph.tensors[it.tensor]))?)));
     Constraints {
         placements: placed,

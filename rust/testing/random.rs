@@ -2,7 +2,7 @@
 
 use super::cluster;
 use crate::cluster::Cluster;
-use crate::graph::{Axis, Choice, Collective, Graph, InputKind, OutputKind};
+use crate::graph::{Axis, Choice, Collective, Graph, OutputKind};
 use crate::placement::{Placement, Placements};
 use crate::program::{Conversion, Instruction, Program};
 use crate::shares::Shares;
@@ -143,8 +143,11 @@ pub fn random_program(graph: &Graph, random: &mut Random) -> Program {
     };
     for input in &graph.inputs {
         let tensor = &graph.tensors[input.tensor];
-        let sliceable = matches!(input.kind, InputKind::Parameter | InputKind::Buffer | InputKind::Input);
-        let occurrences = if sliceable { tensor.occurrences.len() } else { 0 };
+        let occurrences = if graph.sharded(input) {
+            tensor.occurrences.len()
+        } else {
+            0
+        };
         let placement = match random.below(occurrences + 1) {
             0 => Placement::Replicate,
             other => Placement::Shard(other as u32 - 1),
@@ -178,8 +181,10 @@ pub fn random_program(graph: &Graph, random: &mut Random) -> Program {
     }
     for output in &graph.outputs {
         let placements = match output.kind {
-            OutputKind::Gradient | OutputKind::Buffer => writer.there[output.of.expect("checked")][0].clone(),
-            _ => vec![Placement::Replicate],
+            OutputKind::Loss | OutputKind::InputGradient => vec![Placement::Replicate],
+            _ => output
+                .of
+                .map_or(vec![Placement::Replicate], |of| writer.there[of][0].clone()),
         };
         writer.need(output.tensor, &placements, random);
         let tensor = graph.tensors[output.tensor].name.clone();

@@ -189,6 +189,10 @@ fn errors_name_what_is_wrong() {
         ),
         (|graph| graph.outputs[1].of = Some(1), "they must agree"),
         (
+            |graph| graph.outputs[1].kind = OutputKind::Output,
+            "which is no input of kind Tangent",
+        ),
+        (
             |graph| graph.outputs[1].name = "first0".into(),
             "two outputs of kind Gradient named \"first0\"",
         ),
