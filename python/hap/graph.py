@@ -103,7 +103,8 @@ class Output:
 
     ``name`` is the parameter's or buffer's name for gradients and new buffers, the input's for the gradients of inputs,
     and the path in the module's output for losses and outputs (``loss``, ``logits``, ``0``; empty for a bare tensor).
-    ``of`` is the tensor of that parameter, buffer or input. ``tensor`` is ``None`` for the gradient of a parameter that
+    ``of`` is the tensor of that parameter, buffer or input; for an output that need not be whole, and that a gradient
+    comes back to, its tangent, which lies as it does. ``tensor`` is ``None`` for the gradient of a parameter that
     no loss reads.
     """
 
@@ -148,6 +149,7 @@ class Graph:
         inspections: what the forward inspects of its inputs, in order: the graph is that of calls with equal values.
         plain: plain tensors of the user's that the forward reads, attributes and globals: their paths, and Python
             expressions for them in the scope of :func:`hap.trace.root.scope`.
+        sharded_outputs: whether outputs need not be whole, also those that gradients come back to.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -159,3 +161,4 @@ class Graph:
     output_spec: Any = None
     inspections: list[Inspection] = field(default_factory=list)
     plain: dict[str, str] = field(default_factory=dict)
+    sharded_outputs: bool = False

@@ -11,7 +11,7 @@ import hap
 from hap.profiling.__main__ import main as profile_as_command
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-TRAINING, CLUSTERS, ACCUMULATION, PLANNING, CONSTRAINTS, MEMORY, CHECKING, CHECKPOINTS, BIG = re.findall(
+TRAINING, CLUSTERS, ACCUMULATION, OUTSIDE, PLANNING, CONSTRAINTS, MEMORY, CHECKING, CHECKPOINTS, BIG = re.findall(
     r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
 )
 
@@ -82,6 +82,14 @@ def test_accumulation(names):
     before = names["model"](x, y).item()
     exec(ACCUMULATION, names)
     assert names["model"](x, y).item() < before
+
+
+def test_loss_outside(names):
+    names |= {"cluster": ["V100"], "model": nn.Linear(8, 3), "y": torch.arange(12) % 3, "F": nn.functional}
+    weight = names["model"].weight
+    (expected,) = torch.autograd.grad(nn.functional.cross_entropy(names["model"](names["x"]), names["y"]), weight)
+    exec(OUTSIDE, names)
+    torch.testing.assert_close(weight.grad, expected)
 
 
 def test_planning(names, capsys):

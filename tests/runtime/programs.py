@@ -117,8 +117,10 @@ def random_program(
     graph = axes.graph
     writer = _Writer(axes, generator, frozenset(forbidden_axes), detours)
     placed: dict[int, Placements] = {}
+    # Tangents lie as their outputs do.
+    followed = {output.of for output in graph.outputs if output.kind == "output"}
     for entry in graph.inputs:
-        shardable = entry.kind in ("parameter", "buffer", "input")
+        shardable = entry.kind in ("parameter", "buffer", "input") or entry.tensor in followed
         placements = generator.choice([("R",), *writer.shards(entry.tensor)]) if shardable else ("R",)
         placements = (stored or {}).get(entry.name, placements)
         writer.instructions.append(InputInstruction(graph.tensors[entry.tensor].name, placements))
@@ -155,7 +157,7 @@ def random_program(
     for output in graph.outputs:
         if output.tensor is None:
             continue
-        if output.kind in ("gradient", "buffer"):
+        if output.kind in ("gradient", "buffer") or (output.kind == "output" and output.of is not None):
             assert output.of is not None
             placements = placed[output.of]
         elif output.kind == "output":

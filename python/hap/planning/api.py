@@ -41,6 +41,7 @@ def plan(
     forbid: Pins | None = None,
     optimiser: Optimiser = "Adam",
     accumulation: bool = False,
+    sharded_outputs: bool = False,
     active: Sequence[int] | None = None,
     limits: Limits | None = None,
     progress: Callable[[Report], object] | None = None,
@@ -64,10 +65,10 @@ def plan(
         )
 
     Outputs beside a loss are called ``outputs.logits`` or ``outputs.1``; losses are whole on every rank, and so are all
-    outputs where there is none. ``args.1``, ``kwargs`` and ``outputs`` also name all that is in them. ``Shard(dim)`` is
-    a dimension of the tensor, the last one for -1, and any axis that stands there; ``Partial`` is nothing that stays.
-    Of several placements those that a tensor cannot have do not count, but one must remain. All constraints on a tensor
-    hold together.
+    outputs where there is none, but with ``sharded_outputs``. ``args.1``, ``kwargs`` and ``outputs`` also name all that
+    is in them. ``Shard(dim)`` is a dimension of the tensor, the last one for -1, and any axis that stands there;
+    ``Partial`` is nothing that stays. Of several placements those that a tensor cannot have do not count, but one must
+    remain. All constraints on a tensor hold together.
 
     A parameter is pinned as it is *stored*, and with it its gradient and its optimiser's state; a buffer likewise, with
     its new value. Operators may still read it otherwise, for which it is gathered or sliced at each use. To say how
@@ -88,6 +89,7 @@ def plan(
             class, the name of that, or the number of tensors of a parameter's shape that it keeps per parameter.
         accumulation: whether gradients will be accumulated over microbatches, for the prediction of memory: one tensor
             more per parameter, as for :func:`hap.parallelize`.
+        sharded_outputs: whether outputs need not be whole, as for :func:`hap.parallelize`.
         active: ranks of the devices that have to do the work, all others being left out; by default those with which
             the plan is fastest.
         limits: limits of each synthesis, :class:`hap.planning.engine.Limits`; by default there are none that models of
@@ -109,7 +111,7 @@ def plan(
     pins = read_pins(pin, forbid)
     with Progress(progress) as shown:
         shown.update("tracing")
-        graph = trace(module, example_inputs, example_kwargs)
+        graph = trace(module, example_inputs, example_kwargs, sharded_outputs=sharded_outputs)
         shown.update("finding axes")
         axes = annotate(graph)
         problem = make_problem(
@@ -232,6 +234,7 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
         replicated=axes.without_rule,
         forbidden_axes=problem.constraints.forbidden_axes,
         required_axis=problem.constraints.require_axis,
+        sharded_outputs=axes.graph.sharded_outputs,
         pin=spelled_by_name(problem.pins, "pin"),
         forbid=spelled_by_name(problem.pins, "forbid"),
         synthesis_time=engine.last_synthesis_time,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, Union
 import msgspec
 
 from hap.errors import PlanError
+from hap.rules import BATCH
 from hap.units import listed
 
 if TYPE_CHECKING:
@@ -119,14 +120,16 @@ class Target:
     Attributes:
         kind: what it is; ``loss`` for an output that the gradients start from, which is whole on every rank.
         names: the names that it goes by.
-        tensor: its tensor.
-        output: the output's name in the graph, if it is one.
+        tensor: its tensor; of an output that a gradient comes back to, the tangent's, which lies as it does.
+        output: the output's name in the graph, if it is one that nothing but its own placement is decided by.
+        shared: whether it may be sharded along the batch alone, unless it is pinned.
     """
 
     kind: Literal["parameter", "buffer", "input", "output", "loss"]
     names: tuple[str, ...]
     tensor: int
     output: str | None = None
+    shared: bool = False
 
     @property
     def of_model(self) -> bool:
@@ -154,7 +157,10 @@ def targets(axes: AxisGraph) -> list[Target]:
     for output in graph.outputs:
         if (output.kind == "output" or output.kind == "loss") and output.tensor is not None:
             name = f"outputs.{output.name}" if output.name else "outputs"
-            found.append(Target(output.kind, (name,), output.tensor, output.name))
+            if output.of is None:
+                found.append(Target(output.kind, (name,), output.tensor, output.name))
+            else:
+                found.append(Target(output.kind, (name,), output.of, shared=True))
     return found
 
 
@@ -180,7 +186,7 @@ def allowed(axes: AxisGraph, pins: Sequence[Pin], forbidden_axes: Sequence[str],
     Raises:
         PlanError: names the constraint, the tensor, and what there is to choose from.
     """
-    everything = [_Options(axes, target, forbidden_axes) for target in targets(axes)] if pins else []
+    everything = [_Options(axes, target, forbidden_axes) for target in targets(axes) if pins or target.shared]
     concerned: list[list[Pin]] = [[] for _ in everything]
     for pin in pins:
         named = _find(pin, [options.target for options in everything], strict)
@@ -191,7 +197,7 @@ def allowed(axes: AxisGraph, pins: Sequence[Pin], forbidden_axes: Sequence[str],
                 concerned[number].append(pin)
     left = Allowed({}, {})
     for options, own in zip(everything, concerned, strict=True):
-        placements = options.left(own) if own else ()
+        placements = options.left(own) if own else options.unpinned
         if placements and options.target.output is None:
             left.placements[options.tensor.name] = placements
         elif placements and options.target.kind == "output":
@@ -245,6 +251,7 @@ class _Options:
         # By dimension: the placements along its axes, and the forbidden ones among these axes.
         self.along: list[list[str]] = [[] for _ in self.tensor.shape]
         self.forbidden: list[list[str]] = [[] for _ in self.tensor.shape]
+        self.samples: list[str] = []
         if target.kind == "loss":
             return
         for number, occurrence in enumerate(axes.occurrences[target.tensor]):
@@ -257,6 +264,15 @@ class _Options:
                 self.forbidden[occurrence.dim] += closed
             else:
                 self.along[occurrence.dim].append(f"S{number}")
+                self.samples += [f"S{number}"] if axis.name == BATCH else []
+
+    @property
+    def unpinned(self) -> tuple[str, ...]:
+        """The placements that are left where nothing is said; none where all are.
+
+        A loss outside of the module is taken of each rank's samples.
+        """
+        return ("R", *self.samples) if self.target.shared else ()
 
     def written(self, placement: str) -> list[str]:
         """The core's placements that this one of PyTorch's stands for; none where the tensor cannot have it."""

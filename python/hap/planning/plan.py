@@ -71,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             rest. An instruction names the class that it works along.
         forbidden_axes: axes that had to stay whole.
         required_axis: the axis that operators had to share their work along where they could.
+        sharded_outputs: whether outputs need not be whole, as for :func:`hap.parallelize`.
         pin, forbid: by the user's names of tensors, the placements that these had to have, or must not have, in
             PyTorch's words: ``Replicate()``, ``Shard(0)``.
         replicas: copies of the model; there is one, of one stage, today.
@@ -116,6 +117,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     replicated: tuple[Replicated, ...] = ()
     forbidden_axes: tuple[str, ...] = ()
     required_axis: str | None = None
+    sharded_outputs: bool = False
     pin: dict[str, tuple[str, ...]] = {}
     forbid: dict[str, tuple[str, ...]] = {}
     synthesis_time: float | None = None

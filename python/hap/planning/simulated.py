@@ -123,7 +123,7 @@ def simulate(
         raise PlanError(
             f"simulate: devices: expected {len(plan.cluster.devices)}, as the plan has, got {len(cluster.devices)}"
         )
-    axes = annotate(trace(module, example_inputs, example_kwargs))
+    axes = annotate(trace(module, example_inputs, example_kwargs, sharded_outputs=plan.sharded_outputs))
     plan.check_graph(axes.fingerprint)
     axes = divided(axes, plan.classes)
     options = {"optimiser_tensors": plan.optimiser_tensors, "timeline": True}

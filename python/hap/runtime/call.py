@@ -45,7 +45,7 @@ def run(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             with torch.no_grad():
                 results = step.infer(inputs)
     session.steps += step.random
-    return _outputs(session, prepared, results, state)
+    return _outputs(session, prepared, results, state, units if call.local else None)
 
 
 def _backward(session: Session, prepared: Prepared) -> Backward:
@@ -83,10 +83,16 @@ def _piece(
     return layout.share(value, rank)
 
 
-def _outputs(session: Session, prepared: Prepared, results: list[torch.Tensor], state: dict[str, torch.Tensor]) -> Any:
-    """Update buffers in place and rebuild the module's output."""
+def _outputs(
+    session: Session,
+    prepared: Prepared,
+    results: list[torch.Tensor],
+    state: dict[str, torch.Tensor],
+    units: tuple[int, ...] | None,
+) -> Any:
+    """Update buffers in place and rebuild the module's output; ``units`` are the samples of inputs that are shares."""
     graph, step = prepared.graph, prepared.step
-    losses = any(
+    sharded = graph.sharded_outputs or any(
         graph.outputs[one.output].kind == "loss" and not results[position].shape
         for position, one in enumerate(step.program.outputs)
     )
@@ -103,8 +109,9 @@ def _outputs(session: Session, prepared: Prepared, results: list[torch.Tensor], 
         refused = torch.is_grad_enabled() and output.name in prepared.refused
         if output.kind == "loss":
             tensors.append(value)
-        elif losses:
-            tensors.append(ShardedTensor(value, layout, output.name, session.group, differentiable=refused))
+        elif sharded:
+            one_of_all = ShardedTensor(value, layout, output.name, session.group, refused=refused, units=units)
+            tensors.append(one_of_all)
         else:
             whole = layout.gather(value, output.name, session.group)
             tensors.append(refuse_gradient(whole, output.name) if refused else whole)

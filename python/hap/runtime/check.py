@@ -85,6 +85,7 @@ def check(
     pin: Pins | None = None,
     forbid: Pins | None = None,
     optimiser: Optimiser = "Adam",
+    sharded_outputs: bool = False,
 ) -> CheckResult:
     """Run distributed programs of a module in this process and compare them with the module on one device.
 
@@ -110,6 +111,7 @@ def check(
         forbid: placements that they must not have, likewise.
         optimiser: what will train the parameters, as for :func:`hap.plan`. It must be one that a plan can be made for,
             but changes no program here, where memory does not matter.
+        sharded_outputs: whether outputs need not be whole, as for :func:`hap.parallelize`.
 
     Raises:
         HapError: an argument does not fit; an axis does not exist or is split into other than its size.
@@ -134,7 +136,7 @@ def check(
     # Copies have no tensor hooks, and may not be made of what is refused.
     check_module(module)
     precise, args, kwargs = _double(module, tuple(example_inputs), dict(example_kwargs or {}))
-    graph = trace(precise, args, kwargs)
+    graph = trace(precise, args, kwargs, sharded_outputs=sharded_outputs)
     axes = annotate(graph)
     _check_axes(axes, forbidden_axes, splits)
     asked: Asked = {

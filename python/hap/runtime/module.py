@@ -182,6 +182,7 @@ def parallelize(
     optimiser: Optimiser = "Adam",
     weights: str | os.PathLike[str] | None = None,
     accumulation: bool = False,
+    sharded_outputs: bool = False,
     active: Sequence[int] | None = None,
     pad_to_multiple: Padding | None = None,
     drift_interval: int | None = 100,
@@ -209,7 +210,8 @@ def parallelize(
 
     The loss is the output called ``loss``, else the scalars. Outputs beside it are for metrics and carry no gradient:
     a loss computed from them outside raises at its ``backward``. Compute all of the loss inside the module, or return
-    outputs alone, without a scalar beside them. ``full_tensor()`` is the whole output; ``detach()`` it for metrics.
+    outputs alone, without a scalar beside them, or say ``sharded_outputs``. ``full_tensor()`` is the whole output;
+    ``detach()`` it for metrics.
 
     Under ``torch.autograd.detect_anomaly()``, on all ranks, every instruction's result is checked for NaN, slowly; all
     ranks then raise an error that names the first one, its operator and source line.
@@ -241,6 +243,10 @@ def parallelize(
             for each parameter. They are then kept to that: gradients that are scattered are so for each microbatch.
             Without it, buffers hold what is there before the scatter, whole tensors, and are not counted. With
             ``plan=``, give it to :func:`hap.plan` too.
+        sharded_outputs: whether a loss is computed outside of the module from each rank's piece of its outputs, which
+            then are not gathered: all come as :class:`hap.ShardedTensor`, which tells how, and gradients go back
+            through all that one device would record some of. Scalars stay whole, as losses are. An output is split
+            along the samples, as far as it is at all, unless it is pinned.
         active: as for :func:`hap.plan`. The first plan decides which ranks stay idle in all that follow.
         pad_to_multiple: inputs whose lengths vary, so that few need a plan: ``{"kwargs.labels": (1, 64, -100)}`` pads
             dimension 1 of that input to a multiple of 64 by labels that are ignored; ``args.0`` is the first positional
@@ -269,7 +275,7 @@ def parallelize(
     check_padding(pad_to_multiple or {})
     check_examples(() if example_inputs is None else example_inputs, example_kwargs)
     asked: dict[str, object] = {"forbidden_axes": forbidden_axes, "required_axis": required_axis}
-    asked |= {"pin": pin, "forbid": forbid, "optimiser": optimiser != "Adam"}
+    asked |= {"pin": pin, "forbid": forbid, "optimiser": optimiser != "Adam", "sharded_outputs": sharded_outputs}
     for argument, given in asked.items():
         if plan is not None and given:
             raise HapError(f"{argument}= has no effect on a plan made before: give it to hap.plan")
@@ -284,6 +290,7 @@ def parallelize(
         "required_axis=": str(required_axis),
         "pin= or forbid=": ", ".join(map(str, read_pins(pin, forbid))),
         "optimiser= or accumulation=": f"{optimiser} tensors a parameter, accumulation={accumulation}",
+        "sharded_outputs=": str(sharded_outputs),
         "drift_interval=": str(drift_interval),
         "whether weights= are given": str(weights is not None),
         "active=": str(active),
@@ -292,7 +299,7 @@ def parallelize(
         "compile=": f"arguments {sorted(compile)}" if isinstance(compile, Mapping) else str(compile),
     }
     if plan is not None:
-        optimiser = plan.optimiser_tensors
+        optimiser, sharded_outputs = plan.optimiser_tensors, plan.sharded_outputs
         forbidden_axes, required_axis = plan.forbidden_axes, plan.required_axis
         pin, forbid = as_given(plan.pin), as_given(plan.forbid)
     given = plan.cluster if devices is None and plan is not None else devices
@@ -341,6 +348,7 @@ def parallelize(
             drift_interval=drift_interval,
             alike=alike,
             within=accumulation,
+            sharded_outputs=sharded_outputs,
             make=compiler(compile, device_of(module)),
         )
 

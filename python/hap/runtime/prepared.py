@@ -106,6 +106,7 @@ def without_gradient(graph: Graph) -> frozenset[str]:
         entry.name
         for entry in graph.outputs
         if entry.kind == "output"
+        and entry.of is None
         and entry.tensor is not None
         and entry.tensor in trained
         and (graph.tensors[entry.tensor].dtype.is_floating_point or graph.tensors[entry.tensor].dtype.is_complex)

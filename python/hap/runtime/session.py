@@ -80,6 +80,7 @@ class Session:
         drift_interval: see :class:`hap.runtime.drift.Equaliser`.
         alike: likewise.
         within: whether sums over microbatches must fit the memory that was planned.
+        sharded_outputs: whether outputs need not be whole.
         make: makes what runs the graphs of a rank, in the place of their own code.
 
     Attributes:
@@ -104,6 +105,7 @@ class Session:
         drift_interval: int | None,
         alike: bool,
         within: bool,
+        sharded_outputs: bool = False,
         make: Maker | None = None,
     ) -> None:
         check_sources(module, weights)
@@ -122,6 +124,7 @@ class Session:
         self.seed = seed
         self.steps = 0
         self.within = within
+        self.sharded_outputs = sharded_outputs
         self.make = make
         self.synchronising = True
         self.sums = Accumulation(self.state)
@@ -229,7 +232,9 @@ class Session:
                 check_module(self.module)
             with torch.enable_grad():
                 inputs = call.whole_inputs(total)
-                graph = trace_module(self.twin.refresh(), *inputs, values=not call.local)
+                graph = trace_module(
+                    self.twin.refresh(), *inputs, values=not call.local, sharded_outputs=self.sharded_outputs
+                )
             self.changes.watch(graph.plain, self.twin.module)
             if change := self.changes.find():
                 raise HapError(change)
@@ -277,7 +282,8 @@ class Session:
         updated = frozenset(entry.of for entry in axes.graph.outputs if entry.kind == "buffer" and entry.of is not None)
         constants = {tensor: value.to(self.device) for tensor, value in axes.graph.constants.items()}
         told = active if active.somebody_is_idle else None
-        step = Step(axes.graph, program, active.group or self.group, updated, self.device, told)
+        pieces = tuple(layouts[given.gains].shapes[active.rank] for given in schedule.tangents)
+        step = Step(axes.graph, program, active.group or self.group, updated, self.device, told, pieces)
         refused = without_gradient(axes.graph)
         return Prepared(axes, plan, splits, step, constants, layouts, refused, self.within, self.control, active)
 

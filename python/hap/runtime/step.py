@@ -31,6 +31,7 @@ class Step:
         updated: tensors of the buffers that a step updates.
         device: where this rank computes.
         active: how idle ranks hear of the results; ``None`` where there are none.
+        pieces: shapes of this rank's pieces of the tangents.
     """
 
     graph: Graph
@@ -39,6 +40,7 @@ class Step:
     updated: frozenset[int]
     device: torch.device
     active: Active | None = None
+    pieces: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def differentiable(self) -> tuple[str, ...]:
@@ -115,12 +117,11 @@ class Step:
         """
         arguments: list[Any] = saved.copy()
         saved.clear()
-        for position, entry in zip(self.tangents, self.program.tangents, strict=True):
+        for position, entry, shape in zip(self.tangents, self.program.tangents, self.pieces, strict=True):
             value = gradients[position]
             if value is None:
-                tensor = self.graph.tensors[self.graph.inputs[entry.input].tensor]
-                device = next((g.device for g in gradients if g is not None), None)
-                value = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+                dtype = self.graph.tensors[entry.gains.tensor].dtype
+                value = torch.zeros(shape, dtype=dtype, device=self.device)
             arguments.append(value)
         arguments.append(self.group)
         backward = self.program.backward if code is None else code

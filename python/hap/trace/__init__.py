@@ -18,7 +18,13 @@ from hap.trace.fingerprint import canonical, fingerprint
 __all__ = ["canonical", "fingerprint", "trace"]
 
 
-def trace(module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapping[str, Any] | None = None) -> Graph:
+def trace(
+    module: nn.Module,
+    example_inputs: Sequence[Any],
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    sharded_outputs: bool = False,
+) -> Graph:
     """The joint forward and backward graph of one training step of ``module``.
 
     The module is traced as it is: its training flags, the surrounding autocast, frozen and tied parameters; it may be
@@ -29,6 +35,7 @@ def trace(module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapp
         example_inputs: positional arguments of a call; of tensors shapes, element types and devices matter, and those
             values that the forward inspects in Python (``if mask.all():``), which the graph is then the graph of.
         example_kwargs: keyword arguments of that call.
+        sharded_outputs: as for :func:`hap.parallelize`.
 
     Raises:
         TraceError: the module cannot be captured; the message names the source line and what to do.
@@ -36,4 +43,4 @@ def trace(module: nn.Module, example_inputs: Sequence[Any], example_kwargs: Mapp
     # Dynamo takes a second to import: only those who trace pay for it.
     from hap.trace.route import trace_module
 
-    return trace_module(module, example_inputs, example_kwargs)
+    return trace_module(module, example_inputs, example_kwargs, sharded_outputs=sharded_outputs)

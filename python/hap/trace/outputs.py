@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from hap.graph import Graph, Output
 from hap.trace.inputs import unique
 from hap.trace.root import remembered_class
 
@@ -72,6 +73,14 @@ def parse(description: str) -> tuple[list[str], list[int], OutputSpec]:
     """Reads what :class:`hap.trace.root.Root` wrote: paths of the tensors, which are losses, and the structure."""
     paths, losses, structure = ast.literal_eval(description)
     return unique(paths), losses, _spec(structure)
+
+
+def follow_tangents(graph: Graph) -> None:
+    """Let differentiable outputs be as their tangents are, sharded or whole; but scalars, which are whole."""
+    tangents = {entry.name: entry.tensor for entry in graph.inputs if entry.kind == "tangent"}
+    for position, output in enumerate(graph.outputs):
+        if output.kind == "loss" and output.tensor is not None and graph.tensors[output.tensor].shape:
+            graph.outputs[position] = Output("output", output.name, output.tensor, tangents[output.name])
 
 
 def _spec(item: tuple[Any, ...]) -> OutputSpec:

@@ -75,13 +75,14 @@ class NoGradientError(Exception):
 class Root(nn.Module):
     """Calls ``module`` on flat tensors; returns its output tensors and a string: paths, roles and structure.
 
-    Where there is a loss (``loss``, else the differentiable scalars), other outputs are detached: else the logits would
-    get a tangent and an addition to their whole gradient. Where there are several differentiable outputs each is
-    cloned: outputs that alias each other would share one tangent.
+    Where there is a loss (``loss``, else the differentiable scalars), other outputs are detached, unless ``every`` one
+    is to be differentiated: else the logits would get a tangent and an addition to their whole gradient. Where there
+    are several differentiable outputs each is cloned: outputs that alias each other would share one tangent.
     """
 
-    def __init__(self, module: nn.Module, structure: pytree.TreeSpec, flat: Sequence[Any]) -> None:
+    def __init__(self, module: nn.Module, structure: pytree.TreeSpec, flat: Sequence[Any], *, every: bool) -> None:
         super().__init__()
+        self.every = every
         self.module = module
         self.structure = structure
         self.flat = list(flat)
@@ -110,7 +111,7 @@ class Root(nn.Module):
         losses = [i for i in differentiable if found[i][0] == "loss"]
         if not losses:
             losses = [i for i in differentiable if found[i][1].dim() == 0]
-        kept = losses if losses else differentiable
+        kept = losses if losses and not self.every else differentiable
         outputs = []
         for i, (_, x) in enumerate(found):
             if i in kept:

@@ -19,6 +19,7 @@ from hap.trace.fakes import tracing_device, twinned
 from hap.trace.inputs import check_examples, flatten_inputs
 from hap.trace.inspections import Inspector
 from hap.trace.memory import layouts
+from hap.trace.outputs import follow_tangents
 from hap.trace.refusals import check_call, check_module, translated
 from hap.trace.root import TENSOR, Root
 
@@ -31,6 +32,7 @@ def trace_module(
     example_kwargs: Mapping[str, Any] | None,
     *,
     values: bool = True,
+    sharded_outputs: bool = False,
 ) -> Graph:
     """See :func:`hap.trace`. Without ``values`` those of the example inputs mean nothing, and none may be inspected."""
     if not isinstance(module, nn.Module):
@@ -46,7 +48,8 @@ def trace_module(
     device = tracing_device([*(x for _, x in signature.parameters), *(x for _, x in signature.buffers), *tensors])
     with twinned(module, device) as twins, compatible(module):
         fakes = [twins.input(x, name) for x, name in zip(tensors, tensor_names, strict=True)]
-        root = Root(module, structure, [TENSOR if isinstance(x, torch.Tensor) else x for x in flat])
+        given = [TENSOR if isinstance(x, torch.Tensor) else x for x in flat]
+        root = Root(module, structure, given, every=sharded_outputs)
         inspector = Inspector(fakes, dict(zip(tensor_names, tensors, strict=True)), values)
         try:
             joint, plain = capture(root, fakes, inspector)
@@ -60,4 +63,7 @@ def trace_module(
     graph = build(joint, signature, rng)
     graph.inspections = [*inspector.found, *layouts(graph, dict(zip(tensor_names, tensors, strict=True)))]
     graph.plain = plain
+    if sharded_outputs:
+        graph.sharded_outputs = True
+        follow_tangents(graph)
     return graph
