@@ -19,16 +19,18 @@ use crate::graph::Graph;
 use crate::program::{Program, Splits};
 use crate::random::{Stream, Window};
 use crate::shares::{NamedShares, from_fractions, from_splits};
-use crate::simulate::{Options, simulate};
+use crate::simulate::{Options, Simulation, simulate};
 use crate::stages::stages;
 use crate::synthesis::solver::{self, Instance, Limits, SolveError, WarmStart};
-use crate::synthesis::{self, Request, SynthesisError};
+use crate::synthesis::{self, Made, Request, Synthesis, SynthesisError};
 use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
 
 mod observer;
+mod programs;
 
 use observer::observed;
+use programs::Programs;
 
 /// The solver makes and drops small tables by the ten thousand: a third of its time with the system's allocator.
 #[global_allocator]
@@ -64,8 +66,8 @@ impl From<SolveError> for PyErr {
 struct PyGraph {
     graph: Arc<Graph>,
     names: Names,
-    /// The program that was read last: callers simulate one program under many splits.
-    last: Mutex<Option<(String, Arc<ValidProgram>)>>,
+    /// Programs that were made or read last: callers simulate one program under many splits.
+    programs: Programs,
 }
 
 #[pymethods]
@@ -78,13 +80,13 @@ impl PyGraph {
             Ok(Self {
                 graph: Arc::new(graph),
                 names,
-                last: Mutex::new(None),
+                programs: Programs::default(),
             })
         })
     }
 
-    /// The cheapest program under a request.
-    #[pyo3(signature = (cluster, request, progress = None, warm = None))]
+    /// The cheapest program under a request, and a step of it as by [`Self::simulate`].
+    #[pyo3(signature = (cluster, request, progress = None, warm = None, options = "{}"))]
     fn synthesise(
         &self,
         py: Python<'_>,
@@ -92,23 +94,34 @@ impl PyGraph {
         request: &str,
         progress: Option<Py<PyAny>>,
         warm: Option<&PyWarmStart>,
+        options: &str,
     ) -> PyResult<String> {
         py.detach(|| {
             let cluster = Cluster::from_json(cluster).map_err(value_error)?;
             let request: Request = parse("request", request)?;
-            let graph = Arc::clone(&self.graph);
+            let options: Options = parse("options", options)?;
             let mut start = warm.map(PyWarmStart::take).unwrap_or_default();
-            let (synthesis, start) = observed(progress.as_ref(), move |watch| {
-                let synthesis = synthesis::synthesise_from(&graph, &cluster, &request, &mut start, watch)?;
-                Ok::<_, SynthesisError>((synthesis, start))
+            let made = observed(progress.as_ref(), |watch| {
+                synthesis::synthesise_from(
+                    &self.graph,
+                    &self.names,
+                    &cluster,
+                    &request,
+                    &options,
+                    &mut start,
+                    watch,
+                )
             })?;
             if let Some(warm) = warm {
                 warm.put(start);
             }
-            if let Err(error) = validate_with(&self.graph, &self.names, &synthesis.program) {
-                unreachable!("synthesis made a wrong program: {error}");
-            }
-            write(&synthesis)
+            let Made {
+                synthesis,
+                valid,
+                simulation,
+            } = made;
+            self.programs.add(write(&synthesis.program)?, valid);
+            write(&Reply { synthesis, simulation })
         })
     }
 
@@ -168,18 +181,21 @@ impl PyGraph {
 
 impl PyGraph {
     fn valid_program(&self, json: &str) -> PyResult<Arc<ValidProgram>> {
-        // What a panicking thread left behind is whole: the entry is replaced at once.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((text, program)) = last.as_ref()
-            && text == json
-        {
-            return Ok(Arc::clone(program));
+        if let Some(known) = self.programs.get(json) {
+            return Ok(known);
         }
         let program: Program = parse("program", json)?;
-        let program = Arc::new(validate_with(&self.graph, &self.names, &program).map_err(value_error)?);
-        *last = Some((json.to_owned(), Arc::clone(&program)));
-        Ok(program)
+        let valid = validate_with(&self.graph, &self.names, &program).map_err(value_error)?;
+        Ok(self.programs.add(json.to_owned(), valid))
     }
+}
+
+/// What [`PyGraph::synthesise`] gives.
+#[derive(Serialize)]
+struct Reply {
+    #[serde(flatten)]
+    synthesis: Synthesis,
+    simulation: Simulation,
 }
 
 /// What syntheses leave for later ones of the same graph.

@@ -15,9 +15,8 @@ use crate::cluster::Cluster;
 use crate::cost::CostModel;
 use crate::graph::{Graph, OutputKind};
 use crate::program::{Conversion, Instruction, Program};
-use crate::shares::Shares;
-use crate::simulate::{Options, simulate};
-use crate::validate::validate;
+use crate::simulate::{Options, Simulation, seconds, simulate_with};
+use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
 
 /// Bytes of a bucket, at most.
@@ -78,34 +77,56 @@ pub fn largest(graph: &Graph, gradients: &[bool]) -> f64 {
     bytes.iter().sum::<f64>().min(LARGEST)
 }
 
+/// A program that was proven right, and a step of it.
+#[derive(Debug)]
+pub struct Proven {
+    /// The program.
+    pub program: Program,
+    /// The same, quick to walk.
+    pub valid: ValidProgram,
+    /// A step of it.
+    pub simulation: Simulation,
+}
+
 /// A valid program with the all-reduces of its gradients in buckets, where that makes no step longer and the devices'
 /// memory allows it.
-pub fn merged(graph: &Graph, cluster: &Cluster, shares: &Shares, options: &Options, program: Program) -> Program {
-    let costs = CostModel::new(graph, cluster, shares);
-    if costs.devices() == 1 {
-        return program;
-    }
-    let merged = Merger::new(graph, &costs, &program).run(&program);
-    if merged == program {
-        return program;
-    }
-    let step = |program: &Program| {
-        let valid = validate(graph, program).unwrap_or_else(|error| unreachable!("{error}"));
-        simulate(graph, cluster, shares, &valid, options)
+///
+/// # Panics
+/// If the program is not valid.
+pub fn merged(cluster: &Cluster, costs: &CostModel, names: &Names, options: &Options, program: Program) -> Proven {
+    let proven = |program: &Program| {
+        validate_with(costs.graph(), names, program).unwrap_or_else(|error| unreachable!("a wrong program: {error}"))
     };
-    let (with, without) = (step(&merged), step(&program));
-    let devices = cluster.devices();
-    let mut held = devices.iter().zip(with.memory.iter().zip(&without.memory));
-    let fits = held.all(|(device, (with, without))| *with <= without.max(device.memory - device.reserve));
-    match fits && with.seconds <= without.seconds {
-        true => merged,
-        false => program,
+    let simulated = |program, valid| Proven {
+        simulation: simulate_with(costs, &valid, options),
+        program,
+        valid,
+    };
+    let valid = proven(&program);
+    let merged = Merger::new(costs, names, &program).run(&program);
+    if merged == program {
+        return simulated(program, valid);
+    }
+    let merged_valid = proven(&merged);
+    let with = simulated(merged, merged_valid);
+    if with.simulation.seconds > seconds(costs, &valid) {
+        return simulated(program, valid);
+    }
+    let (memory, capacities) = (&with.simulation.memory, cluster.capacities());
+    if memory.iter().zip(&capacities).all(|(with, capacity)| with <= capacity) {
+        return with;
+    }
+    let without = simulated(program, valid);
+    let mut held = memory.iter().zip(&without.simulation.memory).zip(&capacities);
+    match held.all(|((with, without), capacity)| *with <= without.max(*capacity)) {
+        true => with,
+        false => without,
     }
 }
 
 struct Merger<'a> {
     graph: &'a Graph,
-    names: Names,
+    names: &'a Names,
     gradients: Vec<bool>,
     /// Bytes of a bucket, at most.
     most: f64,
@@ -118,10 +139,11 @@ struct Merger<'a> {
 }
 
 impl<'a> Merger<'a> {
-    fn new(graph: &'a Graph, costs: &CostModel, program: &Program) -> Self {
+    fn new(costs: &CostModel<'a>, names: &'a Names, program: &Program) -> Self {
+        let graph = costs.graph();
         let mut merger = Self {
             graph,
-            names: graph.names(),
+            names,
             gradients: gradients(graph),
             most: 0.0,
             open: Vec::new(),

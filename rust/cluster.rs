@@ -140,6 +140,12 @@ impl Cluster {
         devices
     }
 
+    /// Bytes that may be used, by device.
+    pub fn capacities(&self) -> Vec<f64> {
+        let devices = self.devices().into_iter();
+        devices.map(|device| device.memory - device.reserve).collect()
+    }
+
     /// The link that a collective over all devices is bound by: the least bandwidth and the greatest latency of the
     /// tree's links.
     ///

@@ -18,6 +18,7 @@
 
 mod affine;
 mod alike;
+mod collective;
 mod curve;
 mod exchange;
 mod transfer;
@@ -32,8 +33,8 @@ use crate::wellformed::validate_placement;
 
 pub use affine::Affine;
 use alike::{alike_axes, alike_devices};
+use collective::{SLOTS, slot};
 use curve::Curve;
-use exchange::{exchange, resplit};
 pub use transfer::Transfer;
 
 /// A conversion with the cheapest way to carry it out.
@@ -68,6 +69,8 @@ pub struct CostModel<'a> {
     gradients: Vec<bool>,
     /// Bytes of a bucket, at most.
     bucket: f64,
+    /// Seconds of an all-reduce of nothing.
+    all_reduce_latency: f64,
     link: Link,
     /// By [`slot`].
     measured: [Option<&'a CollectiveCost>; SLOTS],
@@ -119,7 +122,7 @@ impl<'a> CostModel<'a> {
             .collect();
         let (link, overlap) = (cluster.bottleneck(), cluster.hidden());
         let gradients = buckets::gradients(graph);
-        Self {
+        let mut model = Self {
             graph,
             shares,
             alike,
@@ -130,10 +133,23 @@ impl<'a> CostModel<'a> {
             participants,
             bucket: buckets::largest(graph, &gradients),
             gradients,
+            all_reduce_latency: 0.0,
             link,
             measured,
             overlap,
-        }
+        };
+        model.all_reduce_latency = model.transfer(&Transfer::all_reduce(0.0));
+        model
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &'a Graph {
+        self.graph
+    }
+
+    /// Fractions by axis and device.
+    pub fn shares(&self) -> &'a Shares {
+        self.shares
     }
 
     /// Number of devices.
@@ -251,150 +267,6 @@ impl<'a> CostModel<'a> {
                 .unwrap_or(free),
         )
     }
-
-    /// Seconds of a collective that converts a tensor, carried out in a given way.
-    pub fn collective(&self, tensor: usize, from: &[Placement], to: &[Placement], how: Implementation) -> f64 {
-        self.transfer(&Transfer::conversion(self.graph, tensor, from, to, how))
-    }
-
-    /// Whether all-reduces of a tensor may be part of a bucket.
-    pub fn in_buckets(&self, tensor: usize) -> bool {
-        self.gradients[tensor]
-    }
-
-    /// Seconds and, per byte, further seconds of an all-reduce.
-    pub fn all_reduce(&self) -> (f64, f64) {
-        let seconds = |bytes: f64| {
-            self.transfer(&Transfer {
-                conversion: Conversion::AllReduce,
-                implementation: Implementation::Builtin,
-                bytes,
-                axis: None,
-                target: None,
-                leads: false,
-            })
-        };
-        let latency = seconds(0.0);
-        (latency, (seconds(buckets::LARGEST) - latency) / buckets::LARGEST)
-    }
-
-    /// The part of a latency that an all-reduce in a bucket pays for, at least.
-    pub fn part_of_latency(&self, tensor: usize) -> f64 {
-        let bytes = self.graph.tensors[tensor].bytes;
-        if bytes < self.bucket { bytes / self.bucket } else { 1.0 }
-    }
-
-    /// What others in the largest bucket pay of a collective's latency.
-    fn shared_latency(&self, tensor: usize, conversion: Conversion) -> f64 {
-        if conversion != Conversion::AllReduce || !self.gradients[tensor] {
-            return 0.0;
-        }
-        self.all_reduce().0 * (1.0 - self.part_of_latency(tensor))
-    }
-
-    /// Seconds of the collectives inside a choice.
-    pub fn inside(&self, choice: &Choice) -> f64 {
-        let transfers = choice.collectives.iter().map(Transfer::inside);
-        transfers.map(|transfer| self.transfer(&transfer)).sum()
-    }
-
-    /// Whether a collective moves nothing: a re-split between classes of equal shares.
-    pub fn is_idle(&self, transfer: &Transfer) -> bool {
-        let shares = [transfer.axis, transfer.target].map(|axis| axis.map(|axis| &self.shares[axis]));
-        transfer.conversion == Conversion::Resplit && shares[0] == shares[1]
-    }
-
-    /// Seconds of a collective.
-    pub fn transfer(&self, transfer: &Transfer) -> f64 {
-        let kinds = self.kinds.iter();
-        kinds
-            .map(|&device| self.transfer_affine(transfer, device).value)
-            .fold(0.0, f64::max)
-    }
-
-    /// Seconds that a collective needs on account of one device; the collective takes as long as the greatest of
-    /// them.
-    pub fn transfer_affine(&self, transfer: &Transfer, device: usize) -> Affine {
-        if self.devices() == 1 || self.is_idle(transfer) {
-            return Affine::default();
-        }
-        let Transfer {
-            conversion,
-            implementation: how,
-            ..
-        } = *transfer;
-        let participants = transfer
-            .axis
-            .map_or(self.devices() as f64, |axis| self.participants[axis]);
-        let (latency, bandwidth) = match self.measured[slot(conversion, how)] {
-            Some(CollectiveCost { latency, bandwidth }) if how == Implementation::Grouped => {
-                // Measured with a share on every device; a device without one is left out.
-                (latency * participants / self.devices() as f64, *bandwidth)
-            }
-            Some(CollectiveCost { latency, bandwidth }) => (*latency, *bandwidth),
-            None => (
-                self.link.latency * self.messages(conversion, how, participants),
-                self.link.bandwidth,
-            ),
-        };
-        self.bytes_moved(transfer, device).scaled(1.0 / bandwidth, latency)
-    }
-
-    /// How many latencies a collective waits for.
-    fn messages(&self, conversion: Conversion, how: Implementation, participants: f64) -> f64 {
-        let others = (self.devices() - 1) as f64;
-        match (conversion, how) {
-            (Conversion::AllReduce, _) => 2.0 * others,
-            (_, Implementation::Grouped) => {
-                // One broadcast or reduction per participant, each along a binary tree.
-                participants * f64::from(usize::BITS - (self.devices() - 1).leading_zeros())
-            }
-            _ => others,
-        }
-    }
-
-    /// Bytes that a device makes the collective move.
-    ///
-    /// Exchanges: what it sends or what it receives, whichever is more. A gather sends its share to all others and
-    /// receives the rest; a scatter of summands sends the shares of all others and receives its own from each. Shares
-    /// that are passed on round all devices: each device's makes as many steps as there are others.
-    fn bytes_moved(&self, transfer: &Transfer, device: usize) -> Affine {
-        let (bytes, others) = (transfer.bytes, (self.devices() - 1) as f64);
-        if transfer.conversion == Conversion::AllReduce {
-            return Affine::constant(2.0 * others / self.devices() as f64 * bytes);
-        }
-        let Some(axis) = transfer.axis else {
-            return Affine::constant(others * bytes);
-        };
-        let share = self.shares[axis][device];
-        if let (Conversion::Resplit, Some(target)) = (transfer.conversion, transfer.target) {
-            return resplit(bytes, [axis, target], self.shares, &self.alike, device);
-        }
-        if let Some(target) = transfer.target {
-            return exchange(bytes, (axis, share), (target, self.shares[target][device]));
-        }
-        match transfer.implementation {
-            Implementation::Padded => Affine::line(0.0, axis, others * bytes, share),
-            Implementation::Grouped => Affine::constant(bytes),
-            _ if transfer.conversion == Conversion::AllToAll => Affine::line(0.0, axis, others * bytes, share),
-            _ if others * share >= 1.0 - share => Affine::line(0.0, axis, others * bytes, share),
-            _ => Affine::line(bytes, axis, -bytes, share),
-        }
-    }
-}
-
-/// Number of pairs of conversion and implementation that may be measured.
-const SLOTS: usize = 16;
-
-fn slot(conversion: Conversion, how: Implementation) -> usize {
-    // What is measured of exchanges between axes holds for those between classes of one axis.
-    let conversion = match conversion {
-        Conversion::Resplit => Conversion::AllToAll,
-        other => other,
-    };
-    let (conversion, how) = (conversion as usize, how as usize);
-    debug_assert!(conversion < 4 && how < 4, "only collectives are measured");
-    conversion * 4 + how
 }
 
 #[cfg(test)]

@@ -24,18 +24,19 @@
 //!
 //! The peak is that of the sum, over the instructions.
 
+mod buffers;
 mod holders;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cost::Transfer;
 use crate::graph::{Graph, InputKind, OutputKind, Tensor};
 use crate::placement::Placement;
-use crate::program::{Conversion, Implementation};
+use crate::program::Implementation;
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram, Value};
 use crate::wellformed::element_bytes;
 
+use buffers::{Needs, buffer_of, largest, needs};
 pub use holders::{Holder, Purpose, holders};
 
 /// What the peak of a device is made of, in bytes.
@@ -104,7 +105,7 @@ pub fn peaks(
     optimiser_tensors: u32,
 ) -> Vec<Peak> {
     let storages = storages(graph, program);
-    let trained = trained(graph);
+    let (trained, needs) = (trained(graph), needs(graph, devices, program));
     members
         .iter()
         .map(|&device| {
@@ -113,7 +114,7 @@ pub fn peaks(
                 parts: MemoryParts::default(),
                 slopes: vec![0.0; graph.axes.len()],
             };
-            let moment = local.busiest(devices, program, &storages);
+            let moment = local.busiest(devices, program, &storages, &needs);
             for storage in storages.iter().filter(|storage| storage.lives_at(moment)) {
                 let value = &program.values[storage.value];
                 let bytes = local.add(value, 1.0, &mut peak.slopes);
@@ -277,12 +278,12 @@ pub fn over_program(
     program: &ValidProgram,
     optimiser_tensors: u32,
 ) -> Vec<Vec<f64>> {
-    let storages = storages(graph, program);
+    let (storages, needs) = (storages(graph, program), needs(graph, devices, program));
     let members: Vec<usize> = (0..devices).collect();
     let peaks = peaks(graph, shares, devices, &members, program, optimiser_tensors);
     let lines = peaks.iter().enumerate().map(|(device, peak)| {
         let local = Local { graph, shares, device };
-        let held = local.held(devices, program, &storages);
+        let held = local.held(devices, program, &storages, &needs);
         held.into_iter().map(|bytes| bytes + peak.parts.optimiser).collect()
     });
     lines.collect()
@@ -297,7 +298,7 @@ struct Local<'a> {
 
 impl Local<'_> {
     /// The bytes held at each instruction, beside the optimiser's state.
-    fn held(&self, devices: usize, program: &ValidProgram, storages: &[Storage]) -> Vec<f64> {
+    fn held(&self, devices: usize, program: &ValidProgram, storages: &[Storage], needs: &Needs) -> Vec<f64> {
         let mut change = vec![0.0; program.steps.len() + 1];
         for storage in storages {
             let bytes = self.bytes(&program.values[storage.value]);
@@ -305,17 +306,20 @@ impl Local<'_> {
             change[storage.dies + 1] -= bytes;
         }
         let mut held = 0.0;
-        let steps = program.steps.iter().zip(change);
-        let held = steps.map(|(step, bytes)| {
+        let mut line: Vec<f64> = Vec::with_capacity(program.steps.len());
+        for bytes in &change[..program.steps.len()] {
             held += bytes;
-            held + buffer_of(self, devices, program, step).0
-        });
-        held.collect()
+            line.push(held);
+        }
+        for (position, needs) in needs {
+            line[*position] += largest(self, devices, needs).0;
+        }
+        line
     }
 
     /// The instruction at which the most is held; the first of several.
-    fn busiest(&self, devices: usize, program: &ValidProgram, storages: &[Storage]) -> usize {
-        let held = self.held(devices, program, storages);
+    fn busiest(&self, devices: usize, program: &ValidProgram, storages: &[Storage], needs: &Needs) -> usize {
+        let held = self.held(devices, program, storages, needs);
         (1..held.len()).fold(0, |most, moment| if held[moment] > held[most] { moment } else { most })
     }
 
@@ -339,88 +343,6 @@ impl Local<'_> {
             slopes[axis] += factor * self.graph.tensors[value.tensor].bytes;
         }
         factor * self.bytes(value)
-    }
-}
-
-/// Bytes and their slopes by axis.
-type Bytes = (f64, Vec<(usize, f64)>);
-
-/// The first of equal ones.
-fn larger(one: Bytes, other: Bytes) -> Bytes {
-    if other.0 > one.0 { other } else { one }
-}
-
-/// The largest communication buffer of a step.
-fn buffer_of(local: &Local, devices: usize, program: &ValidProgram, step: &Step) -> Bytes {
-    let none = (0.0, Vec::new());
-    match step {
-        _ if devices == 1 => none,
-        Step::Convert {
-            implementation: Some(how),
-            read,
-            write,
-            ..
-        } => {
-            let (from, to) = (&program.values[*read], &program.values[*write]);
-            let transfer = Transfer::conversion(local.graph, from.tensor, &from.placements, &to.placements, *how);
-            buffer(local, devices, &transfer)
-        }
-        Step::Compute { operator, choice, .. } => {
-            let collectives = &local.graph.operators[*operator].choices[*choice].collectives;
-            let buffers = collectives
-                .iter()
-                .map(|it| inner_buffer(local, devices, &Transfer::inside(it)));
-            buffers.fold(none, larger)
-        }
-        _ => none,
-    }
-}
-
-/// Bytes that a collective needs beside its operand and result.
-fn buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
-    let Transfer { bytes, axis, .. } = *transfer;
-    let Some(axis) = axis else {
-        return (0.0, Vec::new());
-    };
-    let (count, shares) = (devices as f64, &local.shares[axis]);
-    let share = shares[local.device];
-    // The whole tensor as it is sent or received, where it does not lie so.
-    let turned = if transfer.leads { 0.0 } else { bytes };
-    match (transfer.conversion, transfer.implementation) {
-        (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Padded) => {
-            let largest = shares.iter().copied().fold(0.0, f64::max);
-            if shares.iter().all(|share| *share == largest) {
-                return (turned, Vec::new());
-            }
-            // The padding follows the largest share: only the device that has it can change it.
-            match share == largest {
-                true => (count * bytes * largest, vec![(axis, count * bytes)]),
-                false => ((count + 1.0) * bytes * largest, Vec::new()),
-            }
-        }
-        (Conversion::AllGather, Implementation::Grouped) => (turned, Vec::new()),
-        (Conversion::ReduceScatter, Implementation::Grouped) => (bytes * (1.0 - share), vec![(axis, -bytes)]),
-        // A copy for each device, or what each sends.
-        (Conversion::AllGather | Conversion::ReduceScatter, _) => {
-            (turned + count * share * bytes, vec![(axis, count * bytes)])
-        }
-        // What is sent, and what is received: by another axis, or the share of the device before.
-        (_, _) => {
-            let target = transfer.target.unwrap_or(axis);
-            let received = local.shares[target][local.device];
-            (bytes * share + bytes * received, vec![(axis, bytes), (target, bytes)])
-        }
-    }
-}
-
-/// Bytes of a collective inside a composite operator: those of its buffer, and of a result that is no value of the
-/// program. (Shares that are passed on are replaced in the buffer.)
-fn inner_buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
-    let (held, slopes) = buffer(local, devices, transfer);
-    match (transfer.conversion, transfer.axis) {
-        (Conversion::AllGather, None) => ((devices + 1) as f64 * transfer.bytes, slopes),
-        (Conversion::AllGather | Conversion::AllReduce, _) => (held + transfer.bytes, slopes),
-        _ => (held, slopes),
     }
 }
 

@@ -44,6 +44,7 @@ class Graph:
         request: str,
         progress: Callable[[float, float, int, int], object] | None = None,
         warm: WarmStart | None = None,
+        options: str = "{}",
     ) -> str:
         """The cheapest program, proven so unless a limit was reached.
 
@@ -55,10 +56,12 @@ class Graph:
             progress: called now and then.
             warm: what earlier calls have found, which saves time where costs have changed little; takes up what this
                 one finds. Of several programs of equal cost another one may be found.
+            options: as for :meth:`simulate`.
 
         Returns:
-            ``{"program", "cost", "priced_memory", "bound", "search_gap", "seconds", "table_entries", "states"}``; bytes
-            by device only where memory has prices.
+            ``{"program", "cost", "priced_memory", "bound", "search_gap", "seconds", "table_entries", "states",
+            "simulation"}``; bytes by device only where memory has prices; the simulation is what :meth:`simulate` says
+            of the program.
         """
 
     def problem(self, cluster: str, request: str) -> str:

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::graph::InputKind;
-use crate::simulate::Simulation;
+use crate::shares::Shares;
+use crate::simulate::simulate;
 use crate::testing::{GraphBuilder, Random, cluster, composed, perceptron, program};
+use crate::validate::validate;
 use proptest::prelude::*;
 
 /// Three gradients that each are a sum over the batch, of 16 bytes each; the second is read once more.
@@ -50,7 +52,15 @@ fn shares(graph: &Graph) -> Shares {
 }
 
 fn bucketed(graph: &Graph, cluster: &Cluster, program: Program) -> Program {
-    merged(graph, cluster, &shares(graph), &Options::default(), program)
+    let shares = shares(graph);
+    let costs = CostModel::new(graph, cluster, &shares);
+    let made = merged(cluster, &costs, &graph.names(), &Options::default(), program);
+    assert_eq!(made.valid, validate(graph, &made.program).expect("a valid program"));
+    assert_eq!(
+        made.simulation,
+        simulate(graph, cluster, &shares, &made.valid, &Options::default())
+    );
+    made.program
 }
 
 fn step(graph: &Graph, cluster: &Cluster, program: &Program) -> Simulation {

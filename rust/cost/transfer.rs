@@ -47,6 +47,18 @@ impl Transfer {
         }
     }
 
+    /// The sum of so many bytes of each device.
+    pub fn all_reduce(bytes: f64) -> Self {
+        Self {
+            conversion: Conversion::AllReduce,
+            implementation: Implementation::Builtin,
+            bytes,
+            axis: None,
+            target: None,
+            leads: false,
+        }
+    }
+
     /// A collective inside a composite choice.
     pub fn inside(collective: &Collective) -> Self {
         let implementations = collective.conversion.implementations();

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Local, Part, buffer_of, optimiser_factor, storages, trained};
+use super::{Local, Part, buffer_of, needs, optimiser_factor, storages, trained};
 use crate::graph::Graph;
 use crate::placement::Placements;
 use crate::shares::Shares;
@@ -47,7 +47,7 @@ pub fn holders(
     count: usize,
 ) -> Vec<Vec<Holder>> {
     let storages = storages(graph, program);
-    let trained = trained(graph);
+    let (trained, needs) = (trained(graph), needs(graph, devices, program));
     let holder = |part: Purpose, value: usize, bytes: f64| {
         let value = &program.values[value];
         Holder {
@@ -59,7 +59,7 @@ pub fn holders(
     };
     let of_device = |device: usize| {
         let local = Local { graph, shares, device };
-        let moment = local.busiest(devices, program, &storages);
+        let moment = local.busiest(devices, program, &storages, &needs);
         let mut found = Vec::new();
         for storage in storages.iter().filter(|storage| storage.lives_at(moment)) {
             let value = &program.values[storage.value];

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::graph::{Collective, InputKind};
+use crate::program::Conversion;
 use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program, random_program, remade};
 use crate::validate::validate;
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
 //! Closed forms on hand-made programs; bounds and orders on random ones.
 
+use super::run::advance;
 use super::*;
 use crate::cluster::{Cluster, Group, Link, Member};
 use crate::graph::{Collective, InputKind, OutputKind};

@@ -20,7 +20,9 @@ use crate::cluster::Cluster;
 use crate::cost::CostModel;
 use crate::graph::Graph;
 use crate::shares::{Shares, from_splits};
-use crate::simulate::Options;
+use crate::simulate::{Options, Simulation};
+use crate::validate::ValidProgram;
+use crate::wellformed::Names;
 
 pub mod classes;
 pub mod constraints;
@@ -55,7 +57,27 @@ use solver::{Limits, Solution, SolveError, WarmStart, Watch};
 /// # Errors
 /// Requests that do not fit the graph or the cluster; constraints that leave no program; limits too small to find one.
 pub fn synthesise(graph: &Graph, cluster: &Cluster, request: &Request) -> Result<Synthesis, SynthesisError> {
-    synthesise_from(graph, cluster, request, &mut WarmStart::default(), &Watch::default())
+    let options = Options {
+        optimiser_tensors: match &request.prices.memory {
+            Some(prices) => prices.optimiser_tensors,
+            None => Options::default().optimiser_tensors,
+        },
+        ..Options::default()
+    };
+    let (names, mut warm) = (graph.names(), WarmStart::default());
+    let made = synthesise_from(graph, &names, cluster, request, &options, &mut warm, &Watch::default());
+    made.map(|made| made.synthesis)
+}
+
+/// A synthesised program, proven right, and a step of it.
+#[derive(Debug)]
+pub struct Made {
+    /// The program with its cost.
+    pub synthesis: Synthesis,
+    /// The program, quick to walk.
+    pub valid: ValidProgram,
+    /// A step of it under the splits of the request.
+    pub simulation: Simulation,
 }
 
 /// As [`synthesise`], with what earlier syntheses of the graph have found, observed by someone who may stop it.
@@ -66,20 +88,27 @@ pub fn synthesise(graph: &Graph, cluster: &Cluster, request: &Request) -> Result
 /// As [`synthesise`], and [`SynthesisError::Stopped`].
 pub fn synthesise_from(
     graph: &Graph,
+    names: &Names,
     cluster: &Cluster,
     request: &Request,
+    options: &Options,
     warm: &mut WarmStart,
     watch: &Watch<'_>,
-) -> Result<Synthesis, SynthesisError> {
+) -> Result<Made, SynthesisError> {
     let started = Instant::now();
-    let found = with_costs(graph, cluster, request, Search { started, warm, watch })?;
     let shares = shares(graph, cluster, request)?;
-    let mut options = Options::default();
-    if let Some(prices) = &request.prices.memory {
-        options.optimiser_tensors = prices.optimiser_tensors;
-    }
-    let program = buckets::merged(graph, cluster, &shares, &options, found.program);
-    Ok(Synthesis { program, ..found })
+    let costs = CostModel::new(graph, cluster, &shares);
+    let found = with_costs(&costs, request, Search { started, warm, watch })?;
+    let proven = buckets::merged(cluster, &costs, names, options, found.program);
+    Ok(Made {
+        synthesis: Synthesis {
+            program: proven.program,
+            seconds: started.elapsed().as_secs_f64(),
+            ..found
+        },
+        valid: proven.valid,
+        simulation: proven.simulation,
+    })
 }
 
 /// The weighted constraint problem of a request. The model's variables say what the problem's labels stand for.
@@ -87,7 +116,8 @@ pub fn synthesise_from(
 /// # Errors
 /// As for [`synthesise`].
 pub fn problem(graph: &Graph, cluster: &Cluster, request: &Request) -> Result<Model, SynthesisError> {
-    with_costs(graph, cluster, request, MakeModel)
+    let shares = shares(graph, cluster, request)?;
+    with_costs(&CostModel::new(graph, cluster, &shares), request, MakeModel)
 }
 
 /// What is done once the costs are known. A trait because each kind of costs is a type of its own.
@@ -102,19 +132,12 @@ trait Task {
     ) -> Result<Self::Answer, SynthesisError>;
 }
 
-fn with_costs<T: Task>(
-    graph: &Graph,
-    cluster: &Cluster,
-    request: &Request,
-    task: T,
-) -> Result<T::Answer, SynthesisError> {
-    let devices = cluster.devices().len();
-    let shares = shares(graph, cluster, request)?;
-    let model = CostModel::new(graph, cluster, &shares);
-    let priced = PricedCosts::new(graph, &model, &request.prices)?;
+fn with_costs<T: Task>(model: &CostModel, request: &Request, task: T) -> Result<T::Answer, SynthesisError> {
+    let graph = model.graph();
+    let priced = PricedCosts::new(graph, model, &request.prices)?;
     let prices = request.prices.memory.as_ref();
     let memory = prices
-        .map(|prices| HeldPrices::new(graph, &shares, devices, prices))
+        .map(|prices| HeldPrices::new(graph, model.shares(), model.devices(), prices))
         .transpose()?;
     match request.random {
         Some(seed) => task.run(graph, request, &RandomCosts::new(graph, seed), memory.as_ref()),

@@ -132,11 +132,11 @@ class Refusing:
     def __init__(self, core, *tensors):
         self.core, self.tensors = core, tensors
 
-    def synthesise(self, machines, request, progress, warm):
+    def synthesise(self, machines, request, progress, warm, options):
         given = msgspec.json.decode(request)["constraints"].get("placements", {})
         if all(tensor in given for tensor in self.tensors):
             raise ValueError("nothing fits")
-        return self.core.synthesise(machines, request)
+        return self.core.synthesise(machines, request, options=options)
 
     def __getattr__(self, name):
         return getattr(self.core, name)

@@ -33,9 +33,14 @@ class CoreGraph(Protocol):
     """``hap._core.Graph``: everything is JSON."""
 
     def synthesise(
-        self, cluster: str, request: str, progress: Observer | None = None, warm: WarmStart | None = None
+        self,
+        cluster: str,
+        request: str,
+        progress: Observer | None = None,
+        warm: WarmStart | None = None,
+        options: str = "{}",
     ) -> str:
-        """The cheapest program."""
+        """The cheapest program, and one step of it."""
 
     def simulate(self, cluster: str, program: str, splits: str, options: str) -> str:
         """One step."""
@@ -160,6 +165,7 @@ class _Reply(msgspec.Struct):
     cost: float
     bound: float
     search_gap: float
+    simulation: Simulation
     priced_memory: tuple[float, ...] = ()
 
 
@@ -198,7 +204,7 @@ class Engine:
         self._cluster = cluster.to_json()
         self._limits = limits or Limits()
         self._options = msgspec.json.encode({"optimiser_tensors": optimiser_tensors, "timeline": False}).decode()
-        self._simulations: dict[tuple[str, str], Simulation] = {}
+        self._simulations: dict[tuple[str, bytes], Simulation] = {}
         # By constraints, and whether memory has prices: under others the synthesis has other choices.
         self._warm: dict[tuple[bytes, bool], WarmStart] = {}
 
@@ -216,7 +222,8 @@ class Engine:
         Raises:
             NoProgramError: no program satisfies the constraints, or (:class:`CutShortError`) limits ended the search.
         """
-        request = {"splits": splits, "prices": prices, "constraints": constraints, "random": None}
+        units = msgspec.json.encode(splits)
+        request = {"splits": msgspec.Raw(units), "prices": prices, "constraints": constraints, "random": None}
         limits = msgspec.to_builtins(self._limits)
         cut = work is not None and (self._limits.work is None or work < self._limits.work)
         if cut:
@@ -227,7 +234,9 @@ class Engine:
         warm = self._warm.setdefault(choices, WarmStart())
         started = time.perf_counter()
         try:
-            text = self.graph.synthesise(self._cluster, msgspec.json.encode(request).decode(), self.observer, warm)
+            text = self.graph.synthesise(
+                self._cluster, msgspec.json.encode(request).decode(), self.observer, warm, self._options
+            )
         except LimitReachedError as error:
             if not cut:
                 self.search_gap = 1.0
@@ -240,17 +249,17 @@ class Engine:
         if not cut:
             self.search_gap = max(self.search_gap, reply.search_gap)
         _log.debug("synthesis: cost %.6g s, bound %.6g s, took %.3f s", reply.cost, reply.bound, seconds)
-        return Synthesis(
-            bytes(reply.program).decode(), reply.cost, reply.bound, reply.search_gap, seconds, reply.priced_memory
-        )
+        program = bytes(reply.program).decode()
+        self._simulations[program, units] = reply.simulation
+        return Synthesis(program, reply.cost, reply.bound, reply.search_gap, seconds, reply.priced_memory)
 
     def simulate(self, program: str, splits: Splits) -> Simulation:
         """One step of a program under whole units."""
-        text = msgspec.json.encode(splits).decode()
-        found = self._simulations.get((program, text))
+        units = msgspec.json.encode(splits)
+        found = self._simulations.get((program, units))
         if found is None:
-            reply = self.graph.simulate(self._cluster, program, text, self._options)
-            found = self._simulations[program, text] = msgspec.json.decode(reply, type=Simulation)
+            reply = self.graph.simulate(self._cluster, program, units.decode(), self._options)
+            found = self._simulations[program, units] = msgspec.json.decode(reply, type=Simulation)
         return found
 
     def holders(self, program: str, splits: Splits, count: int) -> tuple[tuple[Holder, ...], ...]:
