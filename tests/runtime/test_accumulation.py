@@ -107,6 +107,12 @@ def collectives(code: Code | None) -> int:
     return sum(len(args[1]) if args[0] == "all_reduce_together" else 1 for args in found)
 
 
+def written(code: Code | None) -> int:
+    """Operators that write to memory that is there."""
+    assert code is not None
+    return sum("out" in node.kwargs for node in code.graph.nodes)
+
+
 def test_reductions_wait_for_the_end() -> None:
     """Where the batch is shared and parameters are whole, a microbatch moves nothing for its gradients."""
     module, args, _ = models.mlp(torch.float32, dropout=0.0)
@@ -123,6 +129,7 @@ def test_reductions_wait_for_the_end() -> None:
     made, local = parts(Replicate(), within=True)
     assert collectives(made.reducing) == count
     assert collectives(made.summing) == collectives(local.backward) - count
+    assert written(made.summing) == written(local.backward) > 0
     made, local = parts(Shard(0), within=False)
     assert collectives(made.reducing) == count
     made, local = parts(Shard(0), within=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,9 @@ import torch
 
 from hap.errors import HapError
 from hap.placement import PARTIAL
-from hap.runtime.code import Runs
+from hap.runtime.code import Runs, straight
 from hap.runtime.lower import lower_steps
+from hap.runtime.passes import PASSES, improve_part, owned
 from hap.runtime.schedule import Change, Property, ancestors, arrange, gains_of, needs_of
 from hap.runtime.schedule import Step as Instruction
 from hap.runtime.step import Step, apart
@@ -76,7 +77,9 @@ def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, w
         types[source] = torch.promote_types(types[source], graph.tensors[one.needs.tensor].dtype)
         parents[source].add(graph.outputs[one.output].name)
 
-    def code(steps: Sequence[Instruction], inputs: list[Property], outputs: list[Property]) -> Runs:
+    def code(
+        steps: Sequence[Instruction], inputs: list[Property], outputs: list[Property], groups: Sequence[Collection[int]]
+    ) -> Runs:
         needed = ancestors(steps, outputs)
         chosen = [one for one, wanted in zip(steps, needed, strict=True) if wanted]
         ranks, device = step.group.size, step.device
@@ -85,16 +88,20 @@ def in_parts(axes: AxisGraph, program: Program, splits: Splits, step: Step, *, w
         graph = lower_steps(
             axes, chosen, inputs, outputs, splits, local.rank, ranks=ranks, device=device, absent=absent
         )
+        if local.make is straight:
+            improve_part(graph, groups, PASSES)
         return local.make(graph, "backward")
 
     unsaved = frozenset(schedule.saved) - frozenset(local.saved)
     before = [*schedule.saved, *(given.gains for given in schedule.tangents)]
     made = frozenset(summands)
     tail = [one for one in schedule.backward if made.isdisjoint(gains_of(one))]
+    # Sums belong to nobody else; those that are wider than the graph knows are left alone.
+    sums = [{at} for at, prop in enumerate(summands) if types[prop] == graph.tensors[prop.tensor].dtype]
     return Parts(
         step,
-        code(schedule.backward, before, [*summands, *others]),
-        code(tail, summands, [one.needs for one in own]),
+        code(schedule.backward, before, [*summands, *others], owned(local.forward_graph, len(local.saved))),
+        code(tail, summands, [one.needs for one in own], sums),
         tuple(types.values()),
         tuple(graph.outputs[one.output].name for one in own),
         tuple(frozenset(names) for names in parents.values()),

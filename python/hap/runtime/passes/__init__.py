@@ -8,14 +8,14 @@ stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from torch import fx
 
 from hap.runtime.passes import cross_entropy, in_place, rows, views
 from hap.runtime.passes.aliases import Aliases, owned
 
-__all__ = ["PASSES", "improve"]
+__all__ = ["PASSES", "improve", "improve_part", "owned"]
 
 Pass = Callable[[fx.Graph, Callable[[], Aliases]], int]
 
@@ -34,8 +34,11 @@ def improve(forward: fx.Graph, backward: fx.Graph | None, saved: int, passes: Se
     """
     for change in passes:
         change(forward, lambda: Aliases(forward))
-    if backward is None:
-        return
-    groups = owned(forward, saved)
+    if backward is not None:
+        improve_part(backward, owned(forward, saved), passes)
+
+
+def improve_part(graph: fx.Graph, groups: Sequence[Collection[int]], passes: Sequence[Pass]) -> None:
+    """Run the passes over a graph that may write to these of its placeholders, as for :class:`Aliases`."""
     for change in passes:
-        change(backward, lambda: Aliases(backward, groups))
+        change(graph, lambda: Aliases(graph, groups))
