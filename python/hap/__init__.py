@@ -12,7 +12,7 @@ from hap.profiling import profile
 from hap.rules.register import register_rule, unregister_rule
 from hap.runtime.check import CheckResult, check
 from hap.runtime.clipping import clip_grad_norm_
-from hap.runtime.module import parallelize
+from hap.runtime.parallelize import parallelize
 from hap.runtime.sampler import DistributedSampler
 from hap.runtime.sharded_tensor import ShardedTensor
 from hap.trace import trace

@@ -138,6 +138,14 @@ def stage(content):
     return content["replicas"][0]["stages"][0]
 
 
+def instruction(content, number):
+    return stage(content)["program"]["instructions"][number]
+
+
+def reduced(content, bucket):
+    return {**instruction(content, 7), "bucket": bucket}
+
+
 BROKEN = [
     (lambda c: c.update(format="hap-plan-9"), r'format: expected "hap-plan-1", got .hap-plan-9.'),
     (lambda c: c.pop("format"), r"format: expected"),
@@ -187,6 +195,14 @@ BROKEN = [
         r"instructions\[0\]: expected a placement for each",
     ),
     (lambda c: stage(c)["program"]["instructions"][2].update(axis="depth"), r'instructions\[2\]: axis "depth" is not'),
+    (lambda c: instruction(c, 7).update(bucket=-1), r"instructions\[7\].bucket: expected a number from 0 .*, got -1"),
+    (lambda c: instruction(c, 7).update(bucket=2**32), r"instructions\[7\].bucket: expected a number from 0"),
+    (lambda c: instruction(c, 7).update(bucket="a"), r"Expected `int \| null`, got `str` - at `.*bucket`"),
+    (lambda c: instruction(c, 3).update(bucket=1), r"instructions\[3\].bucket: all_gather cannot be part of one"),
+    (
+        lambda c: stage(c)["program"]["instructions"].extend([reduced(c, 1), reduced(c, 2), reduced(c, 1)]),
+        r"instructions\[18\].bucket: bucket 1 has ended before",
+    ),
     (
         lambda c: c["cluster"]["root"]["members"][0]["device"].update(memory=-1),
         r"cluster: root.members\[0\].device.memory",

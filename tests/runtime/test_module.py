@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 import hap
 from hap.errors import HapError, RuntimeMismatchError
+from hap.runtime.agree import Control
 from hap.runtime.padding import padded as pad_inputs
 from tests.runtime.jobs import cluster, difference
 from tests.runtime.launch import Launcher
@@ -188,15 +190,21 @@ def test_a_module_as_any_other() -> None:
 def test_inputs_that_one_rank_cannot_pad_are_told_of_on_all() -> None:
     sent: list[tuple[int, ...]] = []
 
-    class Pair:
-        def numbers(self, mine: list[int], what: str) -> list[tuple[int, ...]]:
-            sent.append(tuple(mine))
-            return [tuple(mine), (-1,)]
+    class Pair(Control):
+        def __init__(self) -> None:
+            self.size = 2
 
-    control: Any = Pair()
-    with pytest.raises(RuntimeMismatchError, match="inputs of rank 1 cannot be padded"):
+        def numbers(self, value: Sequence[int], what: str) -> list[tuple[int, ...]]:
+            sent.append(tuple(value))
+            return [tuple(value), (0, 1)]
+
+        def gather(self, value: Any, what: str) -> list[Any]:
+            return [value, "HapError: it has none"]
+
+    control = Pair()
+    with pytest.raises(RuntimeMismatchError, match="padding the inputs of a call failed on rank 1: HapError: it has"):
         pad_inputs({"args.0": (1, 4, 0)}, control, (torch.zeros(2, 3),), {})
     # Also the one that fails takes part.
     with pytest.raises(HapError, match=r'"args\.0" has no dimension 1'):
         pad_inputs({"args.0": (1, 4, 0)}, control, (torch.zeros(2),), {})
-    assert sent == [(3,), (-1,)]
+    assert sent == [(3, 0), (0, 1)]

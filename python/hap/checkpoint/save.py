@@ -23,8 +23,9 @@ from hap.checkpoint import folder
 from hap.checkpoint.contents import Entries, Named, groups_of, module_entries, named_parameters, optimiser_entries
 from hap.checkpoint.piece import Piece, copied
 from hap.errors import CheckpointError
-from hap.runtime.agree import Control, ranks_text
+from hap.runtime.agree import Control
 from hap.runtime.module import ParallelModule
+from hap.units import ranks_text
 
 # One thread: saves that were started one after another are written so, in the same order on all ranks.
 _writer: ThreadPoolExecutor | None = None

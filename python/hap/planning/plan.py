@@ -303,6 +303,25 @@ def _check_stage(stage: Stage, axes: dict[str, int], count: int, path: str) -> N
             _check_instruction(instruction, axes)
         except ValueError as error:
             raise PlanError(f"{path}.program.instructions[{number}]: {error}") from error
+    _check_buckets(stage.program, f"{path}.program")
+
+
+def _check_buckets(program: Program, path: str) -> None:
+    """That buckets consist of all-reduces that follow each other."""
+    before: int | None = None
+    ended: set[int] = set()
+    for number, instruction in enumerate(program.instructions):
+        bucket = instruction.bucket if isinstance(instruction, Convert) else None
+        where = f"{path}.instructions[{number}].bucket: "
+        if before is not None and bucket != before:
+            ended.add(before)
+        if bucket in ended:
+            raise PlanError(f"{where}bucket {bucket} has ended before; its all-reduces must follow each other")
+        if bucket is not None and not 0 <= bucket < 2**32:
+            raise PlanError(f"{where}expected a number from 0 to 2 ** 32 - 1, got {bucket}")
+        if bucket is not None and isinstance(instruction, Convert) and instruction.conversion != "all_reduce":
+            raise PlanError(f"{where}{instruction.conversion} cannot be part of one, only all_reduce can")
+        before = bucket
 
 
 def _check_instruction(instruction: Any, axes: dict[str, int]) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from hap.errors import HapError, RuntimeMismatchError
 from hap.runtime.failure import entering, failed, leaving
-from hap.units import ranks_text as ranks_text
+from hap.units import ranks_text
 
 T = TypeVar("T")
 
@@ -64,6 +64,28 @@ class Control:
         self._carry_out(what, lambda: dist.all_gather(parts, mine, group=self.group))
         return [tuple(part) for part in received.view(self.size, len(value)).tolist()]
 
+    def exchange(
+        self, make: Callable[[], tuple[T, Sequence[int]]], count: int, what: str
+    ) -> tuple[T, list[tuple[int, ...]]]:
+        """What this rank makes, and the ``count`` numbers that each rank makes with it, by rank.
+
+        As :meth:`numbers`, but where a rank fails all raise: it its own error, the others one naming it.
+        """
+        if self.size == 1:
+            made, mine = make()
+            return made, [tuple(mine)]
+        result: Any = None
+        failure: Exception | None = None
+        sent: Sequence[int] = (0,) * count
+        try:
+            result, sent = make()
+        except Exception as error:
+            failure = error
+        received = self.numbers([*sent, int(failure is not None)], what)
+        if any(failed for *_, failed in received):
+            self._raise(failure, what)
+        return result, [one[:-1] for one in received]
+
     def settle(self, make: Callable[[], T], what: str, hint: str = "") -> T:
         """What rank 0 makes, on all ranks. An error of rank 0 is raised on all ranks.
 
@@ -91,13 +113,17 @@ class Control:
             result = make()
         except Exception as error:
             failure = error
+        self._raise(failure, what)
+        return result  # type: ignore[no-any-return]
+
+    def _raise(self, failure: Exception | None, what: str) -> None:
+        """Raise this rank's failure, or else tell of those of the others, if there are any. A collective."""
         failures = self.gather(None if failure is None else f"{type(failure).__name__}: {failure}", what)
         if failure is not None:
             raise failure
         failed = [rank for rank, message in enumerate(failures) if message is not None]
         if failed:
             raise RuntimeMismatchError(f"{what} failed on {ranks_text(failed)}: {failures[failed[0]]}")
-        return result  # type: ignore[no-any-return]
 
     def same(self, values: dict[str, str], what: str) -> None:
         """Check that all ranks hold the same values.

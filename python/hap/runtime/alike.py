@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hap.errors import RuntimeMismatchError
-from hap.runtime.agree import ranks_text
 from hap.runtime.local_inputs import LocalInput
 from hap.trace.inputs import flatten_inputs
+from hap.units import ranks_text
 
 if TYPE_CHECKING:
     from hap.runtime.agree import Control
@@ -35,10 +35,13 @@ def check_alike(control: Control, args: tuple[Any, ...], kwargs: Mapping[str, An
     """
     if control.size == 1:
         return
-    flat, names, _ = flatten_inputs(args, kwargs, also=(LocalInput,))
-    mine = {
-        name: _projection(value) for name, value in zip(names, flat, strict=True) if isinstance(value, torch.Tensor)
-    }
+
+    def projections() -> dict[str, tuple[tuple[int, ...], float, float]]:
+        flat, names, _ = flatten_inputs(args, kwargs, also=(LocalInput,))
+        named = zip(names, flat, strict=True)
+        return {name: _projection(value) for name, value in named if isinstance(value, torch.Tensor)}
+
+    mine = control.together(projections, "taking the inputs of a call")
     first, *others = control.gather(mine, "comparing the ranks' inputs")
     for name, (shape, value, norm) in first.items():
         unlike = [

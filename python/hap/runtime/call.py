@@ -20,8 +20,7 @@ from hap.runtime.step import Backward, StepFunction
 
 def run(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One call of a parallel module."""
-    call = Call(args, kwargs, session.device)
-    prepared, units = session.prepare(call)
+    call, prepared, units = session.prepare(args, kwargs)
     graph, step = prepared.graph, prepared.step
     state = session.state()
     inputs: list[Any] = []

@@ -9,10 +9,9 @@ import torch
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from hap.errors import HapError, RuntimeMismatchError
+from hap.errors import HapError
 from hap.runtime.local_inputs import LocalInput
 from hap.trace.inputs import flatten_inputs
-from hap.units import ranks_text
 
 if TYPE_CHECKING:
     from hap.runtime.agree import Control
@@ -21,8 +20,7 @@ Padding: TypeAlias = Mapping[str, tuple[int, int, float]]
 """By the name of an input (``args.0``, ``kwargs.labels``): the dimension, what its size becomes a multiple of, and the
 value of what is added."""
 
-
-_FAILED = -1
+_Taken: TypeAlias = "tuple[list[Any], pytree.TreeSpec, dict[str, int], dict[str, int]]"
 
 
 def check_padding(padding: Padding) -> None:
@@ -54,22 +52,17 @@ def padded(
     """
     if not padding:
         return args, kwargs
-    flat, names, structure = flatten_inputs(args, kwargs, also=(LocalInput,))
-    places = {name: names.index(name) for name in padding if name in names}
-    sizes, failure = dict[str, int](), None
-    try:
+
+    def taken() -> tuple[_Taken, list[int]]:
+        flat, names, structure = flatten_inputs(args, kwargs, also=(LocalInput,))
+        places = {name: names.index(name) for name in padding if name in names}
         if not places:
             raise HapError(f"pad_to_multiple names {', '.join(padding)}, but the call has {', '.join(names)}")
         sizes = {name: _size(name, flat[place], padding[name][0]) for name, place in places.items()}
-    except HapError as error:
-        failure = error
+        return (flat, structure, places, sizes), [sizes.get(name, 0) for name in padding]
+
     # Every rank sends as many numbers, whatever it is called with.
-    everybody = control.numbers([_FAILED if failure else sizes.get(name, 0) for name in padding], "padding")
-    if failure is not None:
-        raise failure
-    failed = [rank for rank, theirs in enumerate(everybody) if _FAILED in theirs]
-    if failed:
-        raise RuntimeMismatchError(f"pad_to_multiple: the inputs of {ranks_text(failed)} cannot be padded; see there")
+    (flat, structure, places, sizes), everybody = control.exchange(taken, len(padding), "padding the inputs of a call")
     longest = [max(each) for each in zip(*everybody, strict=True)]
     for name, size in zip(padding, longest, strict=True):
         if name in places:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from hap.rules import BATCH
 from hap.rules.pieces import Place
 from hap.runtime.accumulate import Accumulation
 from hap.runtime.active import Active
-from hap.runtime.agree import Control, ranks_text
+from hap.runtime.agree import Control
 from hap.runtime.changes import Changes
 from hap.runtime.code import Maker
 from hap.runtime.drift import Equaliser
@@ -48,6 +48,8 @@ SLOW_PLANNING = (
 )
 
 
+_Taken: TypeAlias = "tuple[Call, tuple[bool, ...], Inspected, tuple[Any, ...]]"
+_Agreed: TypeAlias = "tuple[Call, tuple[bool, ...], Inspected, tuple[Any, ...], tuple[int, ...]]"
 _NUMBERS = 1024
 """So many numbers of kinds of calls are remembered; they are made anew in no time."""
 INSPECTED = "the values that the forward inspects in Python"
@@ -143,20 +145,18 @@ class Session:
             for key in table
         ]
 
-    def prepare(self, call: Call) -> tuple[Prepared, tuple[int, ...]]:
-        """What this kind of call needs, and the samples that each rank brings (``WHOLE`` where the inputs are global).
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Prepared, tuple[int, ...]]:
+        """A call with these arguments, what its kind needs, and the samples that each rank brings.
 
-        All ranks agree on the kind first, and plan it together where it is new.
+        These are ``WHOLE`` where the inputs are global. All ranks agree on the kind first, and plan it together where
+        it is new. An error of one rank until then is told to all.
 
         Raises:
             RuntimeMismatchError: the ranks call the module with different inputs; on all ranks.
             HapError: the module was changed since it was taken; on all ranks.
         """
         self.check_whole()
-        flags = tuple(self.twin.flags())
-        inspected = self._inspected.setdefault((call.key, flags), Inspected())
-        values = inspected.values(call.tensors)
-        units = self._agree(call, flags, values)
+        call, flags, inspected, values, units = self._agree(args, kwargs)
         local = units[0] != WHOLE
         total = sum(units) if local else WHOLE
         whole_key = (call.whole_key(total), flags, values)
@@ -173,51 +173,48 @@ class Session:
         if dropped is not None:
             self._prepared.pop((*whole_key[:-1], dropped), None)
         self.latest = prepared
-        return (prepared.checked if requested() else prepared), units
+        return call, (prepared.checked if requested() else prepared), units
 
-    def _agree(self, call: Call, flags: tuple[bool, ...], values: tuple[Any, ...]) -> tuple[int, ...]:
-        """Compare the kinds of call and the random numbers' state over the ranks; the samples that each rank brings.
+    def _agree(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Agreed:
+        """Compare the kinds of call and the random numbers' state over the ranks.
 
         One exchange of a few numbers at each call: a rank that stood in a collective of the step while another planned
         would wait for ever.
         """
-        key = (call.key, flags, values)
-        number = self._numbers.get(key)
-        if number is None:
-            if len(self._numbers) >= _NUMBERS:
-                self._numbers.clear()
-            number = self._numbers[key] = _hash(key)
-        change = self.changes.find()
-        if self.group.size == 1:
-            if change is not None:
+
+        def taken() -> tuple[_Taken, Sequence[int]]:
+            if (change := self.changes.find()) is not None:
                 raise HapError(change)
-            return (call.samples,)
-        mine = [
-            number,
-            call.samples,
-            int(change is not None),
-            int(self.synchronising),
-            int(requested()),
-            self.seed,
-            self.steps,
-        ]
-        numbers = self.control.numbers(mine, "comparing the ranks' inputs")
-        changed = [rank for rank, entry in enumerate(numbers) if entry[2]]
-        if changed:
-            raise HapError(change or f"the module was changed on {ranks_text(changed)} after hap.parallelize took it")
-        if any(other != number for other, *_ in numbers):
+            call, flags = Call(args, kwargs, self.device), tuple(self.twin.flags())
+            inspected = self._inspected.setdefault((call.key, flags), Inspected())
+            values = inspected.values(call.tensors)
+            state = (int(self.synchronising), int(requested()), self.seed, self.steps)
+            return (call, flags, inspected, values), (self._number((call.key, flags, values)), call.samples, *state)
+
+        (call, flags, inspected, values), numbers = self.control.exchange(taken, 6, "comparing the ranks' inputs")
+        mine = numbers[self.group.rank]
+        if any(other != mine[0] for other, *_ in numbers):
             self.control.same(call.description(), "the inputs of one call")
             self.control.same({INSPECTED: str(values)}, "the inputs of one call")
             module = {"the names of parameters": ", ".join(self.state()), "training flags or requires_grad": str(flags)}
             self.control.same(module, "the module at one call")
             raise RuntimeMismatchError("the ranks call the module in different ways")
-        if len({entry[3] for entry in numbers}) > 1:
+        if len({entry[2] for entry in numbers}) > 1:
             self.control.same({"whether they call the module under no_sync()": str(not self.synchronising)}, "one call")
-        if len({entry[4] for entry in numbers}) > 1:
+        if len({entry[3] for entry in numbers}) > 1:
             self.control.same({"whether torch.autograd.detect_anomaly() looks for NaN": str(requested())}, "one call")
-        if any(entry[5:] != (self.seed, self.steps) for entry in numbers):
+        if any(entry[4:] != mine[4:] for entry in numbers):
             self.control.same({"rng_state": f"({self.seed}, {self.steps})"}, "the random numbers of one call")
-        return tuple(entry[1] for entry in numbers)
+        return call, flags, inspected, values, tuple(entry[1] for entry in numbers)
+
+    def _number(self, key: tuple[Any, ...]) -> int:
+        """A number for a kind of call, equal on all ranks for equal kinds."""
+        number = self._numbers.get(key)
+        if number is None:
+            if len(self._numbers) >= _NUMBERS:
+                self._numbers.clear()
+            number = self._numbers[key] = _hash(key)
+        return number
 
     def _prepare(self, call: Call, total: int, units: tuple[int, ...] | None) -> Prepared:
         """Trace, plan and lower a new kind of call; the first one also places the parameters."""
