@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hap.checkpoint.piece import Piece
 from hap.rules import pieces
-from hap.runtime.collectives import Along
+from hap.runtime.along import Along
 
 
 @given(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hap.runtime import collectives as c
+from hap.runtime.along import Along
 
 MOVED = (
     torch.float32,
@@ -70,7 +70,7 @@ def case(kind: str, ranks: int, seed: int) -> Case:
         """The axis ``at`` split at random: its dimension, and what stands around it there."""
         dim = max(i for i, first in enumerate(bounds) if first <= at)
         outer, inner = math.prod(sizes[bounds[dim] : at]), math.prod(sizes[at + 1 : bounds[dim + 1]])
-        return c.Along(dim, ((outer, inner),), random_units(sizes[at], ranks, g))
+        return Along(dim, ((outer, inner),), random_units(sizes[at], ranks, g))
 
     i = g.randrange(axes)
     along = along_axis(i)

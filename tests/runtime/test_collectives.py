@@ -12,6 +12,7 @@ from torch import fx
 
 from hap.rules import pieces
 from hap.runtime import collectives, lockstep
+from hap.runtime.along import Along
 from hap.runtime.group import Group
 from tests.runtime.conversions import COLLECTIVES, LOCAL, case, random_units
 from tests.runtime.launch import Launcher
@@ -37,7 +38,7 @@ def test_collective_in_memory(kind: str, ranks: int, seed: int) -> None:
 
 def test_memory_that_is_sent_must_stay() -> None:
     """What lets tests in lock-step find graphs that write to it."""
-    along = collectives.Along(0, ((1, 1),), (2, 2))
+    along = Along(0, ((1, 1),), (2, 2))
 
     def writes(rank: int, *, early: bool) -> lockstep.Run:
         graph = fx.Graph()
@@ -62,8 +63,8 @@ def test_exchange_of_axes_in_blocks(ranks: int, seed: int, dim: int) -> None:
     """Both axes stand in both blocks of one dimension, (c r d | c d)."""
     g = random.Random(seed)
     c, r, d = (g.randint(2, 4) for _ in range(3))
-    source = collectives.Along(dim, ((1, r * d), (1, d)), random_units(c, ranks, g))
-    target = collectives.Along(dim, ((c * r, 1), (c, 1)), random_units(d, ranks, g))
+    source = Along(dim, ((1, r * d), (1, d)), random_units(c, ranks, g))
+    target = Along(dim, ((c * r, 1), (c, 1)), random_units(d, ranks, g))
     shape = (2, c * r * d + c * d) if dim else (c * r * d + c * d, 2)
     whole = torch.arange(shape[0] * shape[1]).reshape(shape)
     expected = pieces.split(whole, target, target.units)
@@ -80,7 +81,7 @@ def test_re_split_of_an_axis_in_blocks(ranks: int, seed: int, dim: int) -> None:
     g = random.Random(seed)
     c, r, d = (g.randint(2, 4) for _ in range(3))
     blocks = ((c, d), (1, d))
-    source, target = (collectives.Along(dim, blocks, random_units(r, ranks, g)) for _ in range(2))
+    source, target = (Along(dim, blocks, random_units(r, ranks, g)) for _ in range(2))
     shape = (2, c * r * d + r * d) if dim else (c * r * d + r * d, 2)
     whole = torch.arange(shape[0] * shape[1]).reshape(shape)
     expected = pieces.split(whole, target, target.units)

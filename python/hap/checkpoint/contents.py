@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from hap.checkpoint.folder import Groups
 from hap.checkpoint.piece import Piece
 from hap.errors import CheckpointError
-from hap.runtime.collectives import Along
+from hap.runtime.along import Along
 from hap.runtime.module import ParallelModule
 from hap.runtime.optimisers import mark_of
 from hap.runtime.placing import Layout

@@ -8,7 +8,7 @@ import torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from hap.runtime.collectives import Along
+from hap.runtime.along import Along
 
 
 class Piece(torch.Tensor):

@@ -21,7 +21,7 @@ from hap.profiling.fit import Line, fit
 from hap.program import Convert, InputInstruction, OutputInstruction, Program
 from hap.runtime import collectives
 from hap.runtime.agree import Control
-from hap.runtime.collectives import Along
+from hap.runtime.along import Along
 from hap.runtime.group import Group
 
 # Bytes of the whole tensor.

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
 from hap.program import Implementation
 from hap.rules import pieces
-from hap.rules.pieces import Blocks
+from hap.runtime.along import Along, common, crossing
 from hap.runtime.requests import (
     AllGather,
     AllReduce,
@@ -35,52 +34,6 @@ from hap.runtime.requests import (
     ReduceScatter,
     Steps,
 )
-
-
-class Along(NamedTuple):
-    """Where an axis lies in a tensor (:class:`hap.rules.pieces.Cut`), and how it is split.
-
-    Attributes:
-        dim: the dimension.
-        blocks: the blocks that it consists of.
-        units: units that each rank gets.
-    """
-
-    dim: int
-    blocks: Blocks
-    units: tuple[int, ...]
-
-    def offset(self, rank: int) -> int:
-        """Units in front of this rank's share."""
-        return sum(self.units[:rank])
-
-    def shape(self, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-        """The shape of a rank's share of a tensor, from that of the tensor or of another share."""
-        return pieces.local_shape(shape, self, self.units[rank])
-
-    def counts(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The elements of each rank's share."""
-        return tuple(math.prod(self.shape(shape, rank)) for rank in range(len(self.units)))
-
-    def stretches(self, rank: int) -> list[tuple[int, int, int]]:
-        """What a rank has of the dimension: where each stretch begins in the whole and in the share, and its length."""
-        total, mine, start = sum(self.units), self.units[rank], self.offset(rank)
-        found: list[tuple[int, int, int]] = []
-        block = local = 0
-        for outer, inner in self.blocks:
-            for repeat in range(outer if mine else 0):
-                place, length = block + (repeat * total + start) * inner, mine * inner
-                if found and place == sum(found[-1][::2]):
-                    found[-1] = (*found[-1][:2], found[-1][2] + length)
-                else:
-                    found.append((place, local, length))
-                local += length
-            block += outer * total * inner
-        return found
-
-    def leads(self, shape: Sequence[int]) -> bool:
-        """Whether the shares lie one after another in memory."""
-        return len(self.blocks) == 1 and math.prod(shape[: self.dim]) * self.blocks[0][0] == 1
 
 
 def _assemble(flat: Sequence[torch.Tensor], along: Along, shape: Sequence[int]) -> torch.Tensor:
@@ -207,43 +160,13 @@ def reduce_scatter(
     return group.run(_title("reduce_scatter", name, implementation), steps)
 
 
-@lru_cache(maxsize=1024)
-def _crossing(source: Along, target: Along, rank: int) -> tuple[torch.Tensor, list[int], torch.Tensor, list[int]]:
-    """How a dimension that is cut along one axis comes to be cut along another of its axes.
-
-    Returns:
-        the order of this rank's elements by the rank that gets them, and how many each gets; where each of the new
-        share's elements stands when they are ordered by the rank that they come from, and how many come from each.
-    """
-
-    def owners(along: Along) -> torch.Tensor:
-        places = [
-            pieces.positions(along, sum(along.units), along.offset(r), units) for r, units in enumerate(along.units)
-        ]
-        ranks = torch.repeat_interleave(torch.tensor([len(place) for place in places]))
-        return ranks[torch.argsort(torch.cat(places))]
-
-    def own(along: Along) -> torch.Tensor:
-        return pieces.positions(along, sum(along.units), along.offset(rank), along.units[rank])
-
-    ranks = len(source.units)
-    receivers, senders = owners(target)[own(source)], owners(source)[own(target)]
-    arrived = torch.argsort(senders, stable=True)
-    return (
-        torch.argsort(receivers, stable=True),
-        torch.bincount(receivers, minlength=ranks).tolist(),
-        torch.argsort(arrived),
-        torch.bincount(senders, minlength=ranks).tolist(),
-    )
-
-
 def all_to_all_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Along, target: Along, rank: int) -> Steps:
     """See :func:`all_to_all`."""
     assert source != target, "an all-to-all goes between two axes of one tensor"
     if 0 in tensor.shape[: source.dim] + tensor.shape[source.dim + 1 :]:
         return tensor.new_empty(tuple(shape))
     if source.dim == target.dim:
-        order, sent, back, received = _crossing(source, target, rank)
+        order, sent, back, received = crossing(source, target, rank)
         chunks = list(torch.split(tensor.index_select(source.dim, order.to(tensor.device)), sent, source.dim))
         shapes = [(*shape[: target.dim], count, *shape[target.dim + 1 :]) for count in received]
     else:
@@ -285,8 +208,8 @@ def re_split_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Along,
         return tensor
     if 0 in tensor.shape[: source.dim] + tensor.shape[source.dim + 1 :]:
         return tensor.new_empty(tuple(shape))
-    sent = [_common(source, rank, target, receiver) for receiver in range(len(target.units))]
-    received = [_common(target, rank, source, sender) for sender in range(len(source.units))]
+    sent = [common(source, rank, target, receiver) for receiver in range(len(target.units))]
+    received = [common(target, rank, source, sender) for sender in range(len(source.units))]
     chunks = pieces.split(tensor, source, sent)
     shapes = [pieces.local_shape(shape, target, units) for units in received]
     counts = [math.prod(one) for one in shapes]
@@ -296,12 +219,6 @@ def re_split_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Along,
     flat = yield AllToAll(send, sizes, tuple(counts))
     del send
     return pieces.join([part.view(one) for part, one in zip(torch.split(flat, counts), shapes, strict=True)], target)
-
-
-def _common(one: Along, rank: int, other: Along, peer: int) -> int:
-    """Units that are in both the share of a rank and that of a peer by another split."""
-    begins = (one.offset(rank), other.offset(peer))
-    return max(0, min(begins[0] + one.units[rank], begins[1] + other.units[peer]) - max(begins))
 
 
 def re_split(

@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx.graph import _BoxedCodeGen
 
 from hap.runtime.accumulate import Parts
-from hap.runtime.lower import LocalProgram
+from hap.runtime.local_program import LocalProgram
 from hap.runtime.schedule import Asked, Given, Property, Schedule
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hap.runtime.collectives import Along
+from hap.runtime.along import Along
 from hap.runtime.placing import Layout
 from hap.trace.inputs import map_inputs
 

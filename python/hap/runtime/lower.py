@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from operator import getitem
 from typing import TYPE_CHECKING, Any
@@ -25,67 +24,19 @@ from hap.placement import Shard, parse
 from hap.program import Convert, Placements, Program, Splits
 from hap.rules.local import AllGather, AllReduce, Collective, Shift, Stack, Value, replace_values
 from hap.runtime import collectives
-from hap.runtime.code import Maker, Runs, straight
-from hap.runtime.collectives import Along
+from hap.runtime.along import Along
+from hap.runtime.code import Maker, straight
+from hap.runtime.local_program import LocalProgram, drop_unused
 from hap.runtime.passes import PASSES, improve
 from hap.runtime.passes.values import note
 from hap.runtime.placing import along
-from hap.runtime.schedule import Apply, Asked, Change, Given, Property, Schedule, Step, arrange, gains_of
+from hap.runtime.schedule import Apply, Change, Property, Schedule, Step, arrange, gains_of
 
 if TYPE_CHECKING:
     from hap.rules import AxisGraph
 
 GIVEN, MADE = "hap_given", "hap_made"
 """In a node's ``meta``: the property that is given; or a step's number, a property of its, and it."""
-
-
-@dataclass(frozen=True)
-class LocalProgram:
-    """What one rank runs.
-
-    ``forward`` takes ``[*inputs, group]`` and returns ``[*outputs, *saved]``; ``backward`` takes
-    ``[*saved, *tangents, group]`` and returns the gradients. Both take one list, which they empty.
-
-    Attributes:
-        rank: this rank.
-        forward_graph: the forward's graph.
-        backward_graph: the backward's; ``None`` where there is nothing to differentiate.
-        inputs, tangents: what they take, with the placements in which it must be.
-        outputs, gradients: what they return, with its placements.
-        saved: what crosses from one to the other; only what this rank uses.
-        make: makes what runs a graph.
-    """
-
-    rank: int
-    forward_graph: fx.Graph
-    backward_graph: fx.Graph | None
-    inputs: tuple[Given, ...]
-    tangents: tuple[Given, ...]
-    outputs: tuple[Asked, ...]
-    gradients: tuple[Asked, ...]
-    saved: tuple[Property, ...]
-    make: Maker = straight
-
-    @cached_property
-    def forward(self) -> Runs:
-        """The forward as code."""
-        return self.make(self.forward_graph, "forward")
-
-    @cached_property
-    def inference(self) -> Runs:
-        """The forward as code that saves nothing: it returns the outputs alone."""
-        graph = fx.Graph()
-        graph.set_codegen(_BoxedCodeGen())
-        results = graph.graph_copy(self.forward_graph, {})
-        assert isinstance(results, list)
-        graph.output(results[: len(self.outputs)])
-        _drop_unused(graph)
-        return self.make(graph, "forward")
-
-    @cached_property
-    def backward(self) -> Runs | None:
-        """The backward as code."""
-        return None if self.backward_graph is None else self.make(self.backward_graph, "backward")
 
 
 def lower(
@@ -171,15 +122,6 @@ def bucket_of(step: Step) -> int | None:
     return step.instruction.bucket if isinstance(step, Change) else None
 
 
-def _drop_unused(graph: fx.Graph) -> None:
-    """Drop nodes that nothing reads, but no collective: other ranks wait in it."""
-
-    def stays(node: fx.Node) -> bool:
-        return node.op in ("placeholder", "output") or node.target is collectives.wait or collectives.moves(node.target)
-
-    graph.eliminate_dead_code(stays)
-
-
 @dataclass(frozen=True)
 class _Rewrite:
     """What is the same for all instructions of a rank."""
@@ -248,7 +190,7 @@ class _Emitter:
         for prop, made in self.made.items():
             if prop in self.values:
                 self.values[prop].meta.setdefault(MADE, made)
-        _drop_unused(self.graph)
+        drop_unused(self.graph)
         return self.graph
 
     def drop_unused(self, prop: Property) -> bool:

@@ -11,7 +11,8 @@ import torch
 from hap.placement import Partial, Replicate, parse
 from hap.program import Placements, Splits
 from hap.rules import pieces
-from hap.runtime.collectives import Along, all_gather, slice_share
+from hap.runtime.along import Along
+from hap.runtime.collectives import all_gather, slice_share
 from hap.runtime.requests import Broadcasts, Steps
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from hap.errors import HapError
 from hap.graph import Graph
 from hap.runtime.code import Runs
-from hap.runtime.lower import LocalProgram
+from hap.runtime.local_program import LocalProgram
 
 if TYPE_CHECKING:
     from hap.runtime.active import Active
