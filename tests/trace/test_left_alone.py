@@ -16,7 +16,7 @@ import hap
 from hap import interpret
 from hap.rules import annotate
 from hap.runtime.emulate import emulate
-from hap.trace import fingerprint
+from hap.trace.fingerprint import fingerprint
 from tests.runtime.programs import random_program, random_splits
 from tests.trace.comparison import assert_equal_to_eager
 from tests.trace.test_written_models import ENTRIES

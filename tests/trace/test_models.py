@@ -9,7 +9,7 @@ import torch
 
 import hap
 from hap.interpret import bind, run
-from hap.trace import fingerprint
+from hap.trace.fingerprint import fingerprint
 from tests import models
 from tests.trace.comparison import assert_equal_to_eager
 

@@ -7,15 +7,16 @@ The route: a root module flattens inputs and outputs (:mod:`root`), fakes stand 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
-from hap.graph import Graph
-from hap.trace.fingerprint import canonical, fingerprint
+    from torch import nn
 
-__all__ = ["canonical", "fingerprint", "trace"]
+    from hap.graph import Graph
+
+__all__ = ["trace"]
 
 
 def trace(
@@ -40,7 +41,7 @@ def trace(
     Raises:
         TraceError: the module cannot be captured; the message names the source line and what to do.
     """
-    # Dynamo takes a second to import: only those who trace pay for it.
+    # torch and Dynamo take seconds to import: only those who trace pay for them.
     from hap.trace.route import trace_module
 
     return trace_module(module, example_inputs, example_kwargs, sharded_outputs=sharded_outputs)

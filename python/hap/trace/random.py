@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from hap import operators  # noqa: F401  defines torch.ops.hap
 from hap.errors import TraceError
 from hap.trace.sources import source_of
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from hap import operators  # noqa: F401  defines torch.ops.hap
+
 aten = torch.ops.aten
 
 _FRESH = frozenset({torch.ops.hap.dropout.default})
