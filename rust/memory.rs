@@ -270,18 +270,18 @@ fn under_way(graph: &Graph, program: &ValidProgram, position: usize) -> usize {
         - 1
 }
 
-/// By device and instruction: all bytes that it holds, the optimiser's state included.
+/// By device among `members` and by instruction: all bytes that it holds, the optimiser's state included.
 pub fn over_program(
     graph: &Graph,
     shares: &Shares,
     devices: usize,
+    members: &[usize],
     program: &ValidProgram,
     optimiser_tensors: u32,
 ) -> Vec<Vec<f64>> {
     let (storages, needs) = (storages(graph, program), needs(graph, devices, program));
-    let members: Vec<usize> = (0..devices).collect();
-    let peaks = peaks(graph, shares, devices, &members, program, optimiser_tensors);
-    let lines = peaks.iter().enumerate().map(|(device, peak)| {
+    let peaks = peaks(graph, shares, devices, members, program, optimiser_tensors);
+    let lines = peaks.iter().zip(members).map(|(peak, &device)| {
         let local = Local { graph, shares, device };
         let held = local.held(devices, program, &storages, &needs);
         held.into_iter().map(|bytes| bytes + peak.parts.optimiser).collect()

@@ -19,7 +19,7 @@
 //!
 //! A collective can only start after this device has reached it, so nothing that stands before it in the program is
 //! slowed by it: one pass in program order suffices, and no queue of events is needed. Devices that are alike do the
-//! same at the same time, so one of each kind is simulated (all, where the timeline is asked for).
+//! same at the same time, so one of each kind is simulated (all, where the timeline of all is asked for).
 //!
 //! **Lower bound.** On each device `seconds >= compute_d + (1 - overlap) * communication`, and `seconds >=
 //! communication`, since collectives follow each other. Hence for weights `w` that sum to one and `theta` in `[0,
@@ -47,6 +47,8 @@ pub struct Options {
     pub optimiser_tensors: u32,
     /// Whether to list what each stream does when, and what memory is held.
     pub timeline: bool,
+    /// Whether to list that for the first device of each kind alone: devices of a kind do the same at the same time.
+    pub kinds: bool,
     /// How many of the largest holders of memory at a device's peak to list.
     pub holders: usize,
 }
@@ -56,6 +58,7 @@ impl Default for Options {
         Self {
             optimiser_tensors: 2,
             timeline: false,
+            kinds: false,
             holders: 0,
         }
     }
@@ -78,6 +81,8 @@ pub struct Event {
     pub device: usize,
     /// Which stream.
     pub stream: Stream,
+    /// Position in the program; of a bucket, its first.
+    pub instruction: usize,
     /// The operator, or the collective and its tensor.
     pub name: String,
     /// Seconds since the step began.
@@ -105,7 +110,11 @@ pub struct Simulation {
     /// What each stream does, in program order; empty unless it was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Event>,
-    /// By device, seconds since the step began and the bytes held from then on; empty unless the timeline was asked for.
+    /// By device, the first one of its kind; empty unless kinds were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<usize>,
+    /// By device (by kind, where these were asked for), seconds since the step began and the bytes held from then on;
+    /// empty unless the timeline was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_timeline: Vec<Vec<(f64, f64)>>,
 }
@@ -124,8 +133,9 @@ pub fn simulate(
 /// [`simulate`], for callers that have the costs.
 pub fn simulate_with(costs: &CostModel, program: &ValidProgram, options: &Options) -> Simulation {
     let (graph, shares, devices) = (costs.graph(), costs.shares(), costs.devices());
-    let mut run = Run::new(costs, program, options.timeline);
-    let mut begins = vec![Vec::new(); devices];
+    let every = options.timeline && !options.kinds;
+    let mut run = Run::new(costs, program, options.timeline, every);
+    let mut begins = vec![Vec::new(); run.members.len()];
     for position in 0..program.steps.len() {
         run.step(position);
         if options.timeline {
@@ -143,7 +153,8 @@ pub fn simulate_with(costs: &CostModel, program: &ValidProgram, options: &Option
     };
     let memory_parts: Vec<MemoryParts> = kind_of.iter().map(|&kind| peaks[kind].parts.clone()).collect();
     let seconds = run.seconds();
-    let compute = match options.timeline {
+    let members = run.members;
+    let compute = match every {
         true => run.compute,
         false => kind_of.iter().map(|&kind| run.compute[kind]).collect(),
     };
@@ -155,8 +166,15 @@ pub fn simulate_with(costs: &CostModel, program: &ValidProgram, options: &Option
         memory_parts,
         holders,
         timeline: run.timeline,
+        kinds: match options.kinds {
+            true => kind_of.iter().map(|&kind| kinds[kind]).collect(),
+            false => Vec::new(),
+        },
         memory_timeline: match options.timeline {
-            true => memory_timeline(graph, shares, program, options.optimiser_tensors, &begins),
+            true => {
+                let held = memory::over_program(graph, shares, devices, &members, program, options.optimiser_tensors);
+                memory_timeline(&begins, held)
+            }
             false => Vec::new(),
         },
     }
@@ -164,20 +182,13 @@ pub fn simulate_with(costs: &CostModel, program: &ValidProgram, options: &Option
 
 /// Seconds of a step alone.
 pub fn seconds(costs: &CostModel, program: &ValidProgram) -> f64 {
-    let mut run = Run::new(costs, program, false);
+    let mut run = Run::new(costs, program, false, false);
     (0..program.steps.len()).for_each(|position| run.step(position));
     run.seconds()
 }
 
 /// By device, when the bytes held change, and to what. An instruction's memory is held from its begin.
-fn memory_timeline(
-    graph: &Graph,
-    shares: &Shares,
-    program: &ValidProgram,
-    optimiser_tensors: u32,
-    begins: &[Vec<f64>],
-) -> Vec<Vec<(f64, f64)>> {
-    let held = memory::over_program(graph, shares, begins.len(), program, optimiser_tensors);
+fn memory_timeline(begins: &[Vec<f64>], held: Vec<Vec<f64>>) -> Vec<Vec<(f64, f64)>> {
     let lines = begins.iter().zip(held).map(|(begins, held)| {
         let mut line: Vec<(f64, f64)> = Vec::new();
         for (&begin, bytes) in begins.iter().zip(held) {

@@ -74,14 +74,17 @@ class Graph:
             cluster: ``hap-cluster-1``.
             program: the program; it is validated first.
             splits: ``{axis name: [units per device]}``, for every axis.
-            options: ``{"optimiser_tensors": 2, "timeline": false, "holders": 0}``, these being the defaults.
+            options: ``{"optimiser_tensors": 2, "timeline": false, "kinds": false, "holders": 0}``, these being the
+                defaults; with ``kinds`` the timeline is that of the first device of each kind.
 
         Returns:
             ``{"seconds", "compute": [seconds per device], "communication": seconds, "memory": [bytes per device],
             "memory_parts": [{"parameters", "gradients", "optimiser", "activations", "buffers"}],
             "holders": [[{"part", "tensor", "placement", "bytes"}] per device],
-            "timeline": [{"device", "stream": "computation" | "communication", "name", "start", "end"}],
-            "memory_timeline": [[[seconds, bytes held from then on]] per device]}``, the last three only if asked for.
+            "timeline": [{"device", "stream": "computation" | "communication", "instruction", "name", "start", "end"}],
+            "kinds": [first device of its kind per device],
+            "memory_timeline": [[[seconds, bytes held from then on]] per device, or per kind in the order of the first
+            devices]}``, the last four only if asked for.
         """
 
     def stages(self, cluster: str, program: str, shares: str, options: str = "{}") -> str:

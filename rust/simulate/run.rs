@@ -12,7 +12,7 @@ pub(super) struct Run<'a> {
     costs: &'a CostModel<'a>,
     program: &'a ValidProgram,
     /// The devices that are simulated: the first of each kind, or all.
-    members: Vec<usize>,
+    pub members: Vec<usize>,
     /// By member: when its computation stream has done what it was given.
     pub clock: Vec<f64>,
     /// When the communication streams have done what they were given; collectives take all devices.
@@ -30,12 +30,14 @@ pub(super) struct Run<'a> {
     pub compute: Vec<f64>,
     pub communication: f64,
     record: bool,
+    /// The instruction that is at hand.
+    position: usize,
     pub timeline: Vec<Event>,
 }
 
 impl<'a> Run<'a> {
-    pub fn new(costs: &'a CostModel<'a>, program: &'a ValidProgram, record: bool) -> Self {
-        let members = match record {
+    pub fn new(costs: &'a CostModel<'a>, program: &'a ValidProgram, record: bool, every: bool) -> Self {
+        let members = match every {
             true => (0..costs.devices()).collect(),
             false => costs.kinds().to_vec(),
         };
@@ -55,6 +57,7 @@ impl<'a> Run<'a> {
             compute: vec![0.0; count],
             communication: 0.0,
             record,
+            position: 0,
             timeline: Vec::new(),
         }
     }
@@ -62,6 +65,7 @@ impl<'a> Run<'a> {
     /// Takes the next instruction.
     pub fn step(&mut self, position: usize) {
         let program = self.program;
+        self.position = position;
         match &program.steps[position] {
             Step::Input { .. } | Step::Free { .. } | Step::Output { .. } => {}
             Step::Compute {
@@ -128,6 +132,7 @@ impl<'a> Run<'a> {
                 self.timeline.push(Event {
                     device,
                     stream: Stream::Communication,
+                    instruction: self.position,
                     name: name(),
                     start,
                     end,
@@ -176,6 +181,7 @@ impl<'a> Run<'a> {
                     self.timeline.push(Event {
                         device,
                         stream,
+                        instruction: self.position,
                         name,
                         start,
                         end: done,

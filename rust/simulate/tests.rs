@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, Group, Link, Member};
 use crate::graph::{Collective, InputKind, OutputKind};
 use crate::program::Conversion;
 use crate::testing::{GraphBuilder, Random, cluster, composed, perceptron, program, random_program};
-use crate::validate::validate;
+use crate::validate::{Step, validate};
 use proptest::prelude::*;
 
 /// Operators are bound by their flops: `first` of 4 and `second` of 2 seconds on a device of one FLOP/s; `first`'s
@@ -337,6 +337,28 @@ proptest! {
         let all = Simulation { timeline: Vec::new(), memory_timeline: Vec::new(), ..simulate(&graph, &cluster, &shares, &valid, &options) };
         prop_assert_eq!(&step, &all);
         prop_assert!(step.compute[0] == step.compute[1] && step.memory[2] == step.memory[3]);
+        // The lines of the first of each kind are those of all.
+        let every = simulate(&graph, &cluster, &shares, &valid, &options);
+        let options = Options { timeline: true, kinds: true, ..Options::default() };
+        let firsts = simulate(&graph, &cluster, &shares, &valid, &options);
+        prop_assert_eq!((&firsts.compute, &firsts.memory), (&every.compute, &every.memory));
+        let mut kinds = firsts.kinds.clone();
+        kinds.sort_unstable();
+        kinds.dedup();
+        for (device, first) in firsts.kinds.iter().enumerate() {
+            let of = |step: &Simulation, device: usize| -> Vec<Event> {
+                let events = step.timeline.iter().filter(|event| event.device == device);
+                events.map(|event| Event { device: 0, ..event.clone() }).collect()
+            };
+            prop_assert_eq!(of(&firsts, *first), of(&every, device));
+            let line = kinds.iter().position(|kind| kind == first).expect("a kind");
+            prop_assert_eq!(&firsts.memory_timeline[line], &every.memory_timeline[device]);
+        }
+        for event in &every.timeline {
+            if let Step::Compute { operator, .. } = &valid.steps[event.instruction] {
+                prop_assert!(event.name.ends_with(&graph.operators[*operator].name));
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ from hap.balance import MemoryParts
 from hap.cluster import Cluster, Device, Link
 from hap.errors import HapError, PlanError
 from hap.planning import Plan, program_text
+from hap.planning.details import Busy, Details, Line, Place, Strategy
 from hap.planning.plan import Fingerprints, Replica, Stage
 from hap.program import Compute, Convert, Free, InputInstruction, OutputInstruction, Program, Replicated
 
@@ -239,3 +240,41 @@ def test_a_plan_of_several_stages_has_no_one_program():
     assert Plan.from_json(several.to_json()) == msgspec.structs.replace(several, synthesis_time=None)
     with pytest.raises(PlanError, match="several replicas"):
         _ = several.program
+
+
+DETAILS = Details(
+    places=(Place("model.py:3: x @ w", "", "forward"), Place("", "head", "backward")),
+    operators={"mm": 0, "norm": 1},
+    line_of=(0, 0, 1),
+    lines=(
+        Line((Busy(4, 0.0, 0.004), Busy(6, 0.005, 0.012)), ((0.0, 100), (0.005, 200))),
+        Line((), ((0.0, 10),)),
+    ),
+    communication=(Busy(3, 0.0, 0.002),),
+    strategies={"ddp_even": Strategy(0.02, (0.01, 0.01, 0.02), 0.003, (100, 100, 90))},
+)
+
+
+def test_details_are_stored_and_checked():
+    plan = msgspec.structs.replace(make(), details=DETAILS)
+    assert Plan.from_json(plan.to_json()).details == DETAILS
+    # A plan without them is written as it was before there were any.
+    assert "details" not in json.loads(make().to_json())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"operators": {"mm": 2}}, "details.operators.mm: expected an index of places"),
+        ({"line_of": (0, 0)}, "details.line_of: expected 3 indices of lines"),
+        ({"line_of": (0, 0, 2)}, "details.line_of: expected 3 indices of lines"),
+        ({"communication": (Busy(99, 0.0, 1.0),)}, r"details.communication\[0\]: expected an instruction"),
+        ({"communication": (Busy(3, 1.0, 2.0), Busy(3, 0.5, 2.0))}, r"details.communication\[1\]: .* times that rise"),
+        ({"lines": (Line((), ((0.0, -1),)),) * 2}, r"details.lines\[0\].memory\[0\]: expected numbers of at least 0"),
+        ({"strategies": {"zero": Strategy(1.0, (1.0,), 0.0, (1,))}}, "details.strategies.zero: expected one entry per"),
+    ],
+)
+def test_wrong_details_are_named(change, message):
+    wrong = msgspec.structs.replace(make(), details=msgspec.structs.replace(DETAILS, **change))
+    with pytest.raises(PlanError, match=message):
+        Plan.from_json(wrong.to_json())

@@ -8,6 +8,7 @@ import torch
 import hap
 from hap.cluster import Link
 from hap.errors import PlanError
+from hap.program import Compute
 from tests import models
 
 CLUSTER = hap.Cluster(["V100", "V100", "P100"], link=Link(bandwidth=1e12, latency=1e-9))
@@ -36,6 +37,30 @@ def test_the_timeline_is_that_of_the_plan(planned):
         ]
         # An operator that a collective interrupts lasts longer than its work.
         assert sum(busy) >= step.compute[device] * (1 - 1e-9)
+
+
+def test_the_details_of_a_plan_are_that_timeline(planned):
+    module, inputs, plan = planned
+    step = hap.simulate(plan, module, example_inputs=inputs)
+    details = plan.details
+    assert hap.Plan.from_json(plan.to_json()).details == details
+    for device, line in zip(plan.stage.devices, details.line_of, strict=True):
+        computed = [
+            (event.start, event.end)
+            for event in step.timeline
+            if (event.device, event.stream) == (device, "computation")
+        ]
+        ends = [(busy.start, busy.end) for busy in details.lines[line].computation]
+        assert ends == [pytest.approx(each, abs=1e-11) for each in computed]
+        assert [held for _, held in details.lines[line].memory] == [
+            round(held) for _, held in step.memory_timeline[device]
+        ]
+    computed = {each.operator for each in plan.program.instructions if isinstance(each, Compute)}
+    assert computed <= details.operators.keys()
+    assert any("models.py" in details.places[place].source for place in details.operators.values())
+    assert {name: each.seconds for name, each in details.strategies.items()}.items() >= {
+        (name, seconds) for name, seconds in plan.baselines.items() if seconds is not None
+    }
 
 
 def test_the_trace_is_what_perfetto_reads(planned, tmp_path):

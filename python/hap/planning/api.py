@@ -14,6 +14,7 @@ import torch
 
 from hap.cluster import Cluster, Device
 from hap.errors import PlanError
+from hap.planning.details import make_details
 from hap.planning.element_types import warn_of_slow_types
 from hap.planning.engine import Limits, parse_program
 from hap.planning.optimisers import Optimiser, optimiser_tensors
@@ -237,6 +238,7 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
         sharded_outputs=axes.graph.sharded_outputs,
         pin=spelled_by_name(problem.pins, "pin"),
         forbid=spelled_by_name(problem.pins, "forbid"),
+        details=make_details(found, axes),
         synthesis_time=engine.last_synthesis_time,
     )
 

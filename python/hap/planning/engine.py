@@ -182,6 +182,30 @@ class _Holders(msgspec.Struct):
     holders: tuple[tuple[Holder, ...], ...] = ()
 
 
+class Event(msgspec.Struct, frozen=True):
+    """What a stream of a device does from ``start`` to ``end``, in seconds since the step began."""
+
+    device: int
+    stream: Literal["computation", "communication"]
+    instruction: int
+    start: float
+    end: float
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """A step of the first device of each kind.
+
+    Attributes:
+        kinds: by device, the first one of its kind.
+        timeline: what streams do, in program order.
+        memory_timeline: by kind, when the bytes that it holds change, and to what.
+    """
+
+    kinds: tuple[int, ...]
+    timeline: tuple[Event, ...]
+    memory_timeline: tuple[tuple[tuple[float, float], ...], ...]
+
+
 class Engine:
     """Calls of the core for one graph and one cluster. Remembers what it has simulated and where syntheses ended.
 
@@ -267,6 +291,17 @@ class Engine:
         options = msgspec.json.encode({"optimiser_tensors": self.optimiser_tensors, "holders": count}).decode()
         text = msgspec.json.encode(splits).decode()
         return msgspec.json.decode(self.graph.simulate(self._cluster, program, text, options), type=_Holders).holders
+
+    def timeline(self, program: str, splits: Splits) -> Timeline:
+        """What one device of each kind does when in a step of a program."""
+        options = {"optimiser_tensors": self.optimiser_tensors, "timeline": True, "kinds": True}
+        arguments = (
+            self._cluster,
+            program,
+            msgspec.json.encode(splits).decode(),
+            msgspec.json.encode(options).decode(),
+        )
+        return msgspec.json.decode(self.graph.simulate(*arguments), type=Timeline)
 
     def evaluator(self, program: str) -> ProgramEvaluator:
         """What balance needs to know of a program."""

@@ -12,6 +12,7 @@ from hap.balance import MemoryParts
 from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
 from hap.placement import parse
+from hap.planning.details import Details, check_details
 from hap.planning.pins import shard_dim
 from hap.program import Classes, Compute, Convert, Program, Replicated, Splits
 
@@ -94,6 +95,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             ``impossible`` where this model cannot be trained so under the constraints.
         with_all: seconds per step of the plan in which all devices are active, where some are left out.
         replicated: operators that every device computes whole, because no rule covers them.
+        details: what people may want to know beside, such as the timeline of a step; ``None`` in older files.
         synthesis_time: seconds of the last synthesis; not stored in files, ``None`` after loading.
     """
 
@@ -120,6 +122,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     sharded_outputs: bool = False
     pin: dict[str, tuple[str, ...]] = {}
     forbid: dict[str, tuple[str, ...]] = {}
+    details: Details | None = None
     synthesis_time: float | None = None
 
     @property
@@ -266,6 +269,8 @@ def _check(plan: Plan) -> None:
         for position, stage in enumerate(replica.stages):
             _check_stage(stage, sizes, count, f"{path}.stages[{position}]")
             _check_replicated(plan.replicated, stage.program)
+    if plan.details is not None:
+        check_details(plan.details, plan.program, len(plan.stage.devices), count)
 
 
 def _check_replicated(replicated: tuple[Replicated, ...], program: Program) -> None:
