@@ -84,6 +84,20 @@ def test_a_process_that_has_its_processor_for_a_part_of_the_time_is_slower():
     assert run.slowed(points, 0.5) == {"memory": ((1.0, 2.0), (2.0, 4.0))}
 
 
+def test_what_others_do_within_an_operator_does_not_count():
+    def interrupted():
+        time.sleep(0.004)
+
+    with (
+        mock.patch.object(operators, "names", return_value=["memory"]),
+        mock.patch.object(operators, "_problems", side_effect=lambda *_: iter([(1.0, (interrupted,))])),
+    ):
+        points, share = operators.measure((), CPU, seconds=0.05)
+    # It shows in the share instead.
+    assert points["memory"][0][1] < 0.002
+    assert share < 0.5
+
+
 def test_work_is_done_in_turns():
     done = []
     works = [(lambda: done.append("a"), 1.0), (lambda: done.append("b"), clock.RESOLVED / 2)]

@@ -15,6 +15,7 @@ LEAST, MOST = 5, 100
 RESOLVED = 1e-3
 
 Work = Callable[[], object]
+Clock = Callable[[], float]
 
 
 def quartile(times: Sequence[float]) -> float:
@@ -25,7 +26,7 @@ def quartile(times: Sequence[float]) -> float:
 def once(work: Work, device: torch.device) -> float:
     """Seconds of one run, after one that does not count."""
     work()
-    return _seconds(work, device, 1)
+    return _seconds(work, device, 1, time.perf_counter)
 
 
 def rounds(
@@ -35,6 +36,7 @@ def rounds(
     seconds: float,
     least: int = LEAST,
     ranks: Control | None = None,
+    clock: Clock = time.perf_counter,
 ) -> Iterator[list[float]]:
     """The times of all pieces of work, in turns, round after round for about so many seconds.
 
@@ -44,6 +46,7 @@ def rounds(
         seconds: for all rounds together.
         least: rounds that are done in any case.
         ranks: those that do the work together: they begin each piece at the same time, and end after the same round.
+        clock: what tells how long each took.
     """
     counts = [1 if ranks else max(1, int(RESOLVED / taken)) for _, taken in works]
     started = time.perf_counter()
@@ -55,17 +58,17 @@ def rounds(
         for (work, _), count in zip(works, counts, strict=True):
             if ranks:
                 ranks.numbers((0,), "waiting for all ranks")
-            times.append(_seconds(work, device, count))
+            times.append(_seconds(work, device, count, clock))
         yield times
 
 
-def _seconds(work: Work, device: torch.device, count: int) -> float:
+def _seconds(work: Work, device: torch.device, count: int, clock: Clock) -> float:
     finish(device)
-    started = time.perf_counter()
+    started = clock()
     for _ in range(count):
         work()
     finish(device)
-    return max(time.perf_counter() - started, 1e-9) / count
+    return max(clock() - started, 1e-9) / count
 
 
 def finish(device: torch.device) -> None:

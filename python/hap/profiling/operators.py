@@ -59,8 +59,9 @@ def measure(
     """The times of :func:`names` over sizes, all in turns, measured in about so many seconds.
 
     The least of each counts: what else the machine does makes it longer, never shorter, for seconds at a time.
-    A processor that the process has for a part of the time only (the quota of a container, say) does not show in these
-    short times, but in what its main thread gets of some seconds, at best.
+    On CPUs what counts is the time that the main thread has a processor, so that one that it has for a part of the time
+    only (the quota of a container, say) does not show in long operators more than in short ones, but in what the thread
+    gets of some seconds, at best.
 
     Args:
         dtypes: element types.
@@ -81,6 +82,7 @@ def measure(
     }
     limit = LARGEST * seconds
     taken = {name: list(_affordable(line, device, limit)) for name, line in _lines(dtypes, pools).items()}
+    clock = time.thread_time if device.type == "cpu" else time.perf_counter
     lots: list[list[float]] = []
     shares: list[float] = []
     for lot in range(LOTS):
@@ -89,7 +91,8 @@ def measure(
         works = (work for line in lines.values() for _, every in line for work in every)
         times = (time for line in taken.values() for every in line for time in every)
         found, began, used = [], time.perf_counter(), time.thread_time()
-        for measured in rounds([*zip(works, times, strict=True)], device, seconds=seconds / LOTS, least=ROUNDS):
+        pairs = [*zip(works, times, strict=True)]
+        for measured in rounds(pairs, device, seconds=seconds / LOTS, least=ROUNDS, clock=clock):
             found.append(measured)
             advance()
         shares.append((time.thread_time() - used) / (time.perf_counter() - began))
