@@ -12,6 +12,8 @@ import msgspec
 from hap.errors import PlanError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hap.balance import Simulation
     from hap.planning.engine import Timeline
     from hap.planning.outer import Found
@@ -103,6 +105,7 @@ def make_details(found: Found, axes: AxisGraph) -> Details:
         each.name: places.setdefault(Place(each.source, each.module, each.phase), len(places))
         for each in axes.graph.operators
     }
+    count = len(found.problem.job.devices)
     return Details(
         places=tuple(places),
         operators=operators,
@@ -110,7 +113,7 @@ def make_details(found: Found, axes: AxisGraph) -> Details:
         lines=tuple(lines),
         communication=_stream(step, firsts[0], "communication"),
         strategies={
-            baseline.name: _strategy(baseline.candidate.simulation)
+            baseline.name: _strategy(baseline.candidate.simulation, found.problem.devices, count)
             for baseline in found.baselines
             if baseline.candidate is not None
         },
@@ -122,8 +125,16 @@ def _stream(step: Timeline, device: int, stream: str) -> tuple[Busy, ...]:
     return tuple(Busy(each.instruction, round(each.start, DIGITS), round(each.end, DIGITS)) for each in own)
 
 
-def _strategy(step: Simulation) -> Strategy:
-    return Strategy(step.seconds, step.compute, step.communication, tuple(round(size) for size in step.memory))
+def _strategy(step: Simulation, active: Sequence[int], count: int) -> Strategy:
+    """On all devices of the job, or on those that the user has said are active; the others have nothing to do."""
+    ranks = range(count) if len(step.compute) == count else active
+    compute, memory = dict(zip(ranks, step.compute, strict=True)), dict(zip(ranks, step.memory, strict=True))
+    return Strategy(
+        step.seconds,
+        tuple(compute.get(rank, 0.0) for rank in range(count)),
+        step.communication,
+        tuple(round(memory.get(rank, 0.0)) for rank in range(count)),
+    )
 
 
 def check_details(details: Details, program: Program, active: int, devices: int) -> None:
