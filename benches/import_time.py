@@ -16,6 +16,7 @@ CASES = {
     "import hap, after torch": ("import torch", "import hap"),
     "hap.Cluster, after torch": ("import torch", "import hap; hap.Cluster"),
     "hap.plan, after torch": ("import torch", "import hap; hap.plan"),
+    "hap --version": ("", "from hap.cli import app; app(['--version'], standalone_mode=False)"),
 }
 TIMED = "import sys, time\n{before}\nbegin = time.perf_counter()\n{timed}\nprint(time.perf_counter() - begin)"
 
@@ -23,7 +24,9 @@ TIMED = "import sys, time\n{before}\nbegin = time.perf_counter()\n{timed}\nprint
 def seconds(before: str, timed: str) -> float:
     """Of the second statement, in a new interpreter that has run the first one."""
     code = TIMED.format(before=before, timed=timed)
-    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    return float(
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()[-1]
+    )
 
 
 def main() -> None:

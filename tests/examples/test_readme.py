@@ -1,19 +1,24 @@
 """The README's examples, run as they stand."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import hap
+from hap.cli import app
 from hap.profiling.__main__ import main as profile_as_command
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 TRAINING, CLUSTERS, ACCUMULATION, OUTSIDE, PLANNING, CONSTRAINTS, MEMORY, CHECKING, CHECKPOINTS, BIG = re.findall(
     r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
 )
+
+COMMANDS = re.search(r"^```bash\n(.*?)^```", README, re.MULTILINE | re.DOTALL).group(1)
 
 
 class Regression(nn.Module):
@@ -54,6 +59,22 @@ def test_the_command_that_measures(names, monkeypatch):
         profile_as_command()
         (device,) = hap.Cluster.load("cluster.json").devices
         assert "matmul/float32" in device.measured
+
+
+def test_commands(names):
+    Path("model.py").write_text(
+        "import torch\nfrom tests.examples.test_readme import Regression\n\n"
+        "def build():\n    return Regression(), (torch.randn(12, 8), torch.randn(12))\n"
+    )
+    lines = COMMANDS.splitlines()
+    assert len(lines) >= 5
+    for line in lines:
+        name, *arguments = shlex.split(line, comments=True)
+        assert name == "hap"
+        found = CliRunner().invoke(app, arguments)
+        assert found.exit_code == 0, (line, found.output)
+    assert hap.simulate(hap.Plan.load("plan.json"), Regression(), example_inputs=(names["x"], names["y"])).seconds > 0.0
+    assert Path("step.json").exists()
 
 
 @pytest.mark.parametrize("kept", range(3), ids=["measured", "planned at the first call", "example inputs"])

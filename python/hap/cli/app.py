@@ -1,0 +1,331 @@
+"""The commands. Each imports what it needs when it runs, so that help and completion answer at once."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from hap.errors import HapError
+
+if TYPE_CHECKING:
+    import msgspec
+    from rich.console import Console
+
+    from hap.cluster import Cluster
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CANNOT, DIFFERENT, INTERNAL, INTERRUPTED = 1, 3, 70, 130
+
+app = typer.Typer(
+    name="hap",
+    help="Trains PyTorch modules on unequal devices: plans, explains and checks distributed programs, without devices.",
+    epilog="Exit codes: 0 done; 1 it cannot be done; 2 wrong command line; 3 hap check found a difference.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+settings = {"debug": False}
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="file.py:function or package.module:function; returns (module, inputs)")
+]
+ModelOption = Annotated[
+    str, typer.Option("--model", metavar="MODEL", help="the model that the plan was made for, as for hap plan")
+]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file, of hap plan")]
+ClusterFile = Annotated[Path | None, typer.Option("--cluster", metavar="FILE", help="a cluster file")]
+DeviceNames = Annotated[
+    str | None, typer.Option("--devices", metavar="NAMES", help="names in rank order, such as V100:2,P100:6")
+]
+LinkName = Annotated[str | None, typer.Option("--link", metavar="NAME", help="what joins them, such as 10GbE")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON, of the schema that hap schema shows")]
+Axes = Annotated[list[str], typer.Option("--forbid-axis", metavar="AXIS", help="an axis that must not be split")]
+Axis = Annotated[str | None, typer.Option("--require-axis", metavar="AXIS", help="the axis to share all work along")]
+Pinned = Annotated[list[str], typer.Option("--pin", metavar="NAME=PLACEMENT", help='"layers.0.weight=Shard(0)"')]
+Forbidden = Annotated[list[str], typer.Option("--forbid", metavar="NAME=PLACEMENT", help='"*.bias=Shard(0)"')]
+OptimiserName = Annotated[str, typer.Option("--optimiser", help="of torch.optim, or its tensors per parameter")]
+
+
+class Programs(str, Enum):
+    """What ``hap check`` runs."""
+
+    random = "random"
+    optimal = "optimal"
+
+
+class Command(str, Enum):
+    """What has a schema."""
+
+    check = "check"
+    devices = "devices"
+    plan = "plan"
+    profile = "profile"
+    simulate = "simulate"
+
+
+def reporting(command: Callable[P, T]) -> Callable[P, T]:
+    """The command, with its errors in a line or two; with ``--debug`` as tracebacks."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except (typer.Exit, typer.Abort):
+            raise
+        except KeyboardInterrupt:
+            _fail("interrupted", INTERRUPTED)
+        except (HapError, OSError) as error:
+            _fail(str(error), CANNOT)
+        except Exception as error:
+            _fail(f"an error inside of hap: {type(error).__name__}: {error}; hap --debug shows where", INTERNAL)
+        raise AssertionError("the errors above end the command")
+
+    return run
+
+
+def _fail(message: str, code: int) -> None:
+    """Ends the command on account of the error that is being handled."""
+    if settings["debug"]:
+        raise
+    typer.echo(f"hap: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def _print(result: msgspec.Struct, as_json: bool, show: Callable[[Console, Any], None]) -> None:
+    import msgspec
+    from rich.console import Console
+
+    if as_json:
+        typer.echo(msgspec.json.encode(result))
+    else:
+        show(Console(soft_wrap=True, highlight=False), result)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import importlib.metadata
+
+        typer.echo(f"hap {importlib.metadata.version('hap-spmd')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks, and what is done meanwhile")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version and end")
+    ] = False,
+) -> None:
+    """Options of all commands."""
+    settings["debug"] = debug
+    logger = logging.getLogger("hap")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("hap: %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if debug else logging.WARNING)
+
+
+@app.command()
+@reporting
+def devices(
+    cluster: ClusterFile = None,
+    devices: DeviceNames = None,
+    link: LinkName = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="write the cluster to this file")] = None,
+    as_json: Json = False,
+) -> None:
+    """Known accelerators and links, and this machine's devices; or what a cluster consists of."""
+    from hap.cli import make, results, show
+
+    if cluster is None and devices is None:
+        if output is not None or link is not None:
+            raise HapError("hap devices: --link and --output need --devices, or --output --cluster")
+        found = make.known()
+    else:
+        described = _cluster(cluster, devices, link)
+        if output is not None:
+            described.save(output)
+        found = results.Devices(cluster=make.members(described), output=None if output is None else str(output))
+    _print(found, as_json, show.devices)
+
+
+def _cluster(file: Path | None, devices: str | None, link: str | None) -> Cluster:
+    from hap.cli.arguments import read_cluster
+
+    return read_cluster(file, devices, link)
+
+
+@app.command()
+@reporting
+def profile(
+    output: Annotated[Path, typer.Argument(help="the cluster file to write")],
+    quick: Annotated[bool, typer.Option("--quick", help="some seconds instead of up to two minutes")] = False,
+    device: Annotated[str | None, typer.Option(help="what to compute on; by default an accelerator if any")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measures the devices of a job and writes a cluster file.
+
+    Alone it measures this device; for several, start one for each: torchrun --nproc-per-node 2 -m hap.cli profile FILE.
+    """
+    import time
+
+    import torch.distributed as dist
+
+    import hap
+    from hap.cli import make, results, show
+
+    started = time.perf_counter()
+    cluster = hap.profile(device=device, quick=quick)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        cluster.save(output)
+        found = results.Profile(
+            cluster=make.members(cluster), seconds=time.perf_counter() - started, output=str(output)
+        )
+        _print(found, as_json, lambda console, found: show.members(console, found.cluster))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@app.command()
+@reporting
+def plan(
+    model: ModelName,
+    cluster: ClusterFile = None,
+    devices: DeviceNames = None,
+    link: LinkName = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="write the plan to this file")] = None,
+    forbid_axis: Axes = [],  # noqa: B006  typer copies it
+    require_axis: Axis = None,
+    pin: Pinned = [],  # noqa: B006
+    forbid: Forbidden = [],  # noqa: B006
+    optimiser: OptimiserName = "Adam",
+    accumulation: Annotated[bool, typer.Option("--accumulation", help="gradients will be accumulated")] = False,
+    active: Annotated[str | None, typer.Option(metavar="RANKS", help="the devices that must work, as 0,2,3")] = None,
+    program: Annotated[bool, typer.Option("--program", help="show the program, too")] = False,
+    as_json: Json = False,
+) -> None:
+    """Finds the fastest way to train a model on a cluster."""
+    import hap
+    from hap.cli import make
+    from hap.cli.arguments import read_model, read_optimiser, read_pins, read_ranks
+
+    described = _cluster(cluster, devices, link)
+    pinned, forbidden = read_pins("pin", pin), read_pins("forbid", forbid)
+    ranks = read_ranks(active)
+    module, args, kwargs = read_model(model)
+    made = hap.plan(
+        module,
+        devices=described,
+        example_inputs=args,
+        example_kwargs=kwargs,
+        forbidden_axes=forbid_axis,
+        required_axis=require_axis,
+        optimiser=read_optimiser(optimiser),
+        accumulation=accumulation,
+        active=ranks,
+        pin=pinned,
+        forbid=forbidden,
+    )
+    if output is not None:
+        made.save(output)
+    result = make.planned(made, None if output is None else str(output))
+    lines = str(made).splitlines()
+    shown = lines if program else [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+    _print(result, as_json, lambda console, _: console.print("\n".join(shown), markup=False))
+
+
+@app.command()
+@reporting
+def simulate(
+    plan: PlanFile,
+    model: ModelOption,
+    cluster: ClusterFile = None,
+    devices: DeviceNames = None,
+    link: LinkName = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write the timeline here, for Perfetto")] = None,
+    as_json: Json = False,
+) -> None:
+    """A step of a plan by the clock, on its devices or on as many others."""
+    import hap
+    from hap.cli import make, show
+    from hap.cli.arguments import read_model
+    from hap.planning.progress import Progress
+
+    planned = hap.Plan.load(plan)
+    others = None if cluster is None and devices is None else _cluster(cluster, devices, link)
+    module, args, kwargs = read_model(model)
+    with Progress() as shown:
+        shown.update("simulating")
+        step = hap.simulate(planned, module, example_inputs=args, example_kwargs=kwargs, devices=others)
+    if trace is not None:
+        step.save_trace(trace)
+    result = make.simulated(step, others or planned.cluster, None if trace is None else str(trace))
+    _print(result, as_json, show.simulated)
+
+
+@app.command()
+@reporting
+def check(
+    model: ModelName,
+    cluster: ClusterFile = None,
+    devices: DeviceNames = None,
+    link: LinkName = None,
+    programs: Annotated[Programs, typer.Option(help="random ones, or the best plan's")] = Programs.random,
+    count: Annotated[int, typer.Option(help="number of random programs")] = 1,
+    seed: Annotated[int, typer.Option(help="of random programs")] = 0,
+    tolerance: Annotated[float, typer.Option(help="largest relative error that is equal")] = 1e-8,
+    forbid_axis: Axes = [],  # noqa: B006
+    require_axis: Axis = None,
+    pin: Pinned = [],  # noqa: B006
+    forbid: Forbidden = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Runs distributed programs of a model in this process, in float64, and compares them with one device."""
+    import hap
+    from hap.cli import make, show
+    from hap.cli.arguments import read_model, read_pins
+    from hap.planning.progress import Progress
+
+    described = _cluster(cluster, devices, link)
+    pinned, forbidden = read_pins("pin", pin), read_pins("forbid", forbid)
+    module, args, kwargs = read_model(model)
+    # Planning shows its own progress.
+    with Progress() if programs is Programs.random else nullcontext() as shown:
+        if shown is not None:
+            shown.update("checking")
+        found = hap.check(
+            module,
+            devices=described,
+            example_inputs=args,
+            example_kwargs=kwargs,
+            programs=programs.value,
+            count=count,
+            seed=seed,
+            forbidden_axes=forbid_axis,
+            required_axis=require_axis,
+            pin=pinned,
+            forbid=forbidden,
+        )
+    result = make.checked(found, tolerance)
+    _print(result, as_json, show.checked)
+    if not result.equal:
+        raise typer.Exit(DIFFERENT)
+
+
+@app.command()
+@reporting
+def schema(command: Annotated[Command, typer.Argument(help="a command that has --json")]) -> None:
+    """The JSON schema of what a command prints with --json."""
+    from hap.cli import results
+
+    sys.stdout.write(results.schema(command.value).decode())

@@ -1,0 +1,100 @@
+"""From what hap's functions return to what commands print."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hap.cli import results
+
+if TYPE_CHECKING:
+    import hap
+    from hap.cluster import Cluster
+
+
+def known() -> results.Devices:
+    """The tables of accelerators and links, and the devices of this machine."""
+    import torch
+
+    from hap.cluster import ACCELERATORS, LINKS
+    from hap.cluster.accelerators import recognised_name
+    from hap.profiling.machine import machine
+
+    count = torch.accelerator.device_count()
+    kind = torch.accelerator.current_accelerator() if count else None
+    here = [machine(torch.device(kind.type, index)) for index in range(count)] if kind else []
+    return results.Devices(
+        accelerators=tuple(
+            results.Accelerator(name, figures.flops(tf32=False), figures.memory_bandwidth * 1e9, figures.memory * 1e9)
+            for name, figures in ACCELERATORS.items()
+        ),
+        links=tuple(results.KnownLink(name, *figures) for name, figures in LINKS.items()),
+        here=tuple(
+            results.Here(each.name, each.memory, each.free, recognised_name(each.name, each.memory))
+            for each in here or [machine(torch.device("cpu"))]
+        ),
+    )
+
+
+def members(cluster: Cluster) -> tuple[results.Member, ...]:
+    """The devices of a cluster."""
+    return tuple(
+        results.Member(each.name, each.speed, each.memory_bandwidth, each.usable_memory, bool(each.measured))
+        for each in cluster.devices
+    )
+
+
+def planned(plan: hap.Plan, output: str | None) -> results.Planned:
+    """What a plan says."""
+    from hap.planning.problem import split_axes
+    from hap.program import Convert
+
+    devices = plan.cluster.devices
+    conversions = Counter(each.conversion for each in plan.program.instructions if isinstance(each, Convert))
+    return results.Planned(
+        output=output,
+        devices=tuple(device.name for device in devices),
+        left_out=plan.left_out,
+        predicted_time=plan.predicted_time,
+        lower_bound=plan.lower_bound,
+        optimality_gap=plan.optimality_gap,
+        search_gap=plan.search_gap,
+        predicted_memory=plan.predicted_memory,
+        usable_memory=tuple(device.usable_memory for device in devices),
+        splits={axis: plan.units(axis) for axis in split_axes(plan.program)},
+        baselines=plan.baselines,
+        obstacles=dict(plan.obstacles),
+        conversions={name: conversions[name] for name in sorted(conversions)},
+        replicated=tuple(each.operator for each in plan.replicated),
+    )
+
+
+def simulated(step: hap.SimulatedStep, cluster: Cluster, trace: str | None) -> results.Simulated:
+    """What a simulated step says."""
+    return results.Simulated(
+        seconds=step.seconds,
+        compute=step.compute,
+        communication=step.communication,
+        memory=step.memory,
+        usable_memory=tuple(device.usable_memory for device in cluster.devices),
+        trace=trace,
+    )
+
+
+def checked(found: hap.CheckResult, tolerance: float) -> results.Checked:
+    """What a check has found."""
+    return results.Checked(
+        equal=found.error <= tolerance,
+        tolerance=tolerance,
+        error=_finite(found.error),
+        errors={name: _finite(error) for name, error in found.errors.items()},
+        sharded_flops=found.sharded_flops,
+        programs=found.programs,
+        replicated=tuple(each.operator for each in found.replicated),
+    )
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no infinity."""
+    return number if math.isfinite(number) else None

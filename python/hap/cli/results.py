@@ -1,0 +1,127 @@
+"""What each command prints with ``--json``. ``hap schema COMMAND`` prints the JSON schema.
+
+Fields may be added to a format; where one goes, or means something else, the format gets a new number. Seconds, bytes
+and FLOP/s are plain numbers; lists by device are in rank order.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Accelerator(msgspec.Struct, frozen=True):
+    """A known accelerator: FLOP/s by element type, bytes per second, bytes."""
+
+    name: str
+    flops: dict[str, float]
+    memory_bandwidth: float
+    memory: float
+
+
+class KnownLink(msgspec.Struct, frozen=True):
+    """A known link: bytes per second and seconds."""
+
+    name: str
+    bandwidth: float
+    latency: float
+
+
+class Here(msgspec.Struct, frozen=True):
+    """A device of this machine, with the name that hap knows it by, if it does."""
+
+    name: str
+    memory: int
+    free: int
+    known_as: str | None
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A device of a cluster; ``flops`` is that of float32, ``measured`` whether it comes of a profile."""
+
+    name: str
+    flops: float
+    memory_bandwidth: float
+    usable_memory: float
+    measured: bool
+
+
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
+    """Of ``hap devices``: what is known and what is here, or the cluster that was asked about."""
+
+    format: Literal["hap-cli-devices-1"] = "hap-cli-devices-1"
+    accelerators: tuple[Accelerator, ...] = ()
+    links: tuple[KnownLink, ...] = ()
+    here: tuple[Here, ...] = ()
+    cluster: tuple[Member, ...] = ()
+    output: str | None = None
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """Of ``hap profile``: the cluster that was measured, and its file."""
+
+    format: Literal["hap-cli-profile-1"] = "hap-cli-profile-1"
+    cluster: tuple[Member, ...]
+    seconds: float
+    output: str
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """Of ``hap plan``; fields are those of :class:`hap.Plan`, ``splits`` of the axes that the program splits."""
+
+    format: Literal["hap-cli-plan-1"] = "hap-cli-plan-1"
+    output: str | None
+    devices: tuple[str, ...]
+    left_out: tuple[int, ...]
+    predicted_time: float
+    lower_bound: float
+    optimality_gap: float | None
+    search_gap: float
+    predicted_memory: tuple[int, ...]
+    usable_memory: tuple[float, ...]
+    splits: dict[str, list[int]]
+    baselines: dict[str, float | None]
+    obstacles: dict[str, str]
+    conversions: dict[str, int]
+    replicated: tuple[str, ...]
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """Of ``hap simulate``; fields are those of :class:`hap.SimulatedStep`."""
+
+    format: Literal["hap-cli-simulate-1"] = "hap-cli-simulate-1"
+    seconds: float
+    compute: tuple[float, ...]
+    communication: float
+    memory: tuple[float, ...]
+    usable_memory: tuple[float, ...]
+    trace: str | None
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """Of ``hap check``; fields are those of :class:`hap.CheckResult`; infinite errors are null."""
+
+    format: Literal["hap-cli-check-1"] = "hap-cli-check-1"
+    equal: bool
+    tolerance: float
+    error: float | None
+    errors: dict[str, float | None]
+    sharded_flops: float
+    programs: int
+    replicated: tuple[str, ...]
+
+
+RESULTS: dict[str, type[msgspec.Struct]] = {
+    "check": Checked,
+    "devices": Devices,
+    "plan": Planned,
+    "profile": Profile,
+    "simulate": Simulated,
+}
+"""By command."""
+
+
+def schema(command: str) -> bytes:
+    """The JSON schema of what a command prints with ``--json``, indented."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(RESULTS[command])), indent=2) + b"\n"

@@ -1,0 +1,39 @@
+"""Models as the commands' tests name them: ``tests/cli/model.py:small``."""
+
+import torch
+from torch import nn
+
+from tests import models
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(512, 1024), nn.Tanh(), nn.Linear(1024, 4))
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.layers(x), y)
+
+
+def small():
+    # On the meta device: planning computes nothing.
+    with torch.device("meta"):
+        module = Small()
+    return module, (torch.zeros(4096, 512), torch.zeros(4096, 4))
+
+
+def tiny():
+    return models.mlp()
+
+
+def by_keyword():
+    module, (x, y), _ = models.mlp()
+    return module, {"x": x, "y": y}
+
+
+def wrong():
+    return "model"
+
+
+def raising():
+    return 1 / 0

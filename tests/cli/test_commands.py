@@ -1,0 +1,179 @@
+"""The commands: what they print, as text and by their JSON schemas, what they write, and how they end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+import hap
+from hap.cli import app, results
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS = ROOT / "docs" / "schemas"
+MODEL = f"{Path(__file__).parent / 'model.py'}"
+SMALL, TINY = f"{MODEL}:small", f"{MODEL}:tiny"
+DEVICES = ["--devices", "V100, P100:2", "--link", "10GbE"]
+
+
+def run(*arguments, code=0):
+    """Output and messages of a command in this process."""
+    found = CliRunner().invoke(app, [str(each) for each in arguments])
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    assert found.exit_code == code, found.output
+    return found.stdout, found.stderr
+
+
+def run_json(command, *arguments, code=0):
+    """What a command prints with ``--json``, which keeps to its schema."""
+    found = json.loads(run(command, *arguments, "--json", code=code)[0])
+    jsonschema.validate(found, json.loads((SCHEMAS / f"{command}.json").read_text()))
+    return found
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plan")
+    found = run_json(
+        "plan",
+        SMALL,
+        *DEVICES,
+        "-o",
+        folder / "plan.json",
+        "--forbid-axis",
+        "layers.0.weight.0",
+        "--require-axis",
+        "batch",
+    )
+    return found, folder / "plan.json"
+
+
+@pytest.mark.parametrize("command", results.RESULTS)
+def test_schemas_are_those_of_the_documentation(command):
+    assert run("schema", command)[0] == (SCHEMAS / f"{command}.json").read_text(), (
+        f"fields may be added, by: hap schema {command} > docs/schemas/{command}.json; else raise the format's number"
+    )
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({}, json.loads((SCHEMAS / f"{command}.json").read_text()) | {"required": ["format"]})
+
+
+def test_a_plan_is_told_and_written(planned):
+    found, path = planned
+    plan = hap.Plan.load(path)
+    assert found["output"] == str(path)
+    assert found["devices"] == ["V100", "P100", "P100"]
+    assert found["predicted_time"] == plan.predicted_time
+    assert found["splits"]["batch"] == plan.units("batch") != [0, 0, 0]
+    assert plan.forbidden_axes == ("layers.0.weight.0",)
+
+
+def test_a_plan_in_words_is_the_header_of_the_plan(tmp_path):
+    options = ("--pin", "layers.0.weight=Replicate()|Shard(1)", "--forbid", "*.bias=Shard(0)", "--optimiser", "SGD")
+    text, _ = run("plan", SMALL, *DEVICES, *options, "--active", "0,1", "--program", "-o", tmp_path / "plan.json")
+    plan = hap.Plan.load(tmp_path / "plan.json")
+    assert text == f"{plan}\n"
+    assert plan.pin == {"layers.0.weight": ("Replicate()", "Shard(1)")}
+    assert plan.forbid == {"*.bias": ("Shard(0)",)}
+    assert plan.optimiser_tensors == 0
+    assert plan.left_out == (2,)
+
+
+def test_a_step_is_simulated_on_these_devices_and_on_others(planned, tmp_path):
+    plan = hap.Plan.load(planned[1])
+    found = run_json("simulate", planned[1], "--model", SMALL, "--trace", tmp_path / "step.json")
+    assert found["seconds"] == pytest.approx(plan.predicted_time)
+    assert tuple(found["memory"]) == pytest.approx(plan.predicted_memory, abs=1)
+    assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    faster = run_json("simulate", planned[1], "--model", SMALL, "--devices", "H100:3", "--link", "10GbE")
+    assert faster["compute"][0] < found["compute"][0]
+    text, _ = run("simulate", planned[1], "--model", SMALL)
+    assert text.startswith("step ")
+
+
+def test_check_tells_equal_from_different():
+    found = run_json("check", f"{MODEL}:by_keyword", *DEVICES, "--count", 2)
+    assert found["equal"]
+    assert found["programs"] == 2
+    text, _ = run("check", TINY, *DEVICES, "--programs", "optimal", "--tolerance", "-1", code=3)
+    assert "NOT equal" in text
+
+
+def test_devices_that_are_known_and_a_clusters(tmp_path):
+    found = run_json("devices")
+    assert {"V100", "H100"} <= {each["name"] for each in found["accelerators"]}
+    assert found["here"]
+    assert "10GbE" in run("devices")[0]
+    path = tmp_path / "cluster.json"
+    found = run_json("devices", *DEVICES, "-o", path)
+    assert [each["name"] for each in found["cluster"]] == ["V100", "P100", "P100"]
+    assert hap.Cluster.load(path).link == hap.Link("10GbE")
+    assert run_json("devices", "--cluster", path)["cluster"] == found["cluster"]
+
+
+def test_profile_measures_this_device(tmp_path, monkeypatch):
+    monkeypatch.setattr("hap.profiling.run.QUICK_OPERATORS", 0.02)
+    found = run_json("profile", tmp_path / "cluster.json", "--quick", "--device", "cpu")
+    (device,) = hap.Cluster.load(found["output"]).devices
+    assert device.measured
+    assert found["cluster"][0]["measured"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan", SMALL), "expected --cluster FILE or --devices"),
+        (("plan", SMALL, "--cluster", "x.json", "--link", "10GbE"), "--link goes with --devices"),
+        (("plan", SMALL, "--devices", "V100:0"), "expected NAME or NAME:COUNT"),
+        (("plan", SMALL, "--devices", "V1000"), "did you mean V100"),
+        (("plan", SMALL, "--cluster", "none.json"), "No such file"),
+        (("plan", SMALL, *DEVICES, "--pin", "x"), "expected NAME=PLACEMENT"),
+        (("plan", SMALL, *DEVICES, "--pin", "x=Shard"), "is not a placement"),
+        (("plan", SMALL, *DEVICES, "--active", "a"), "expected ranks"),
+        (("plan", "model", *DEVICES), "expected file.py:function"),
+        (("plan", "none.py:f", *DEVICES), "there is no file none.py"),
+        (("plan", "no.such.module:f", *DEVICES), "No module named"),
+        (("plan", f"{MODEL}:none", *DEVICES), 'has no function "none"'),
+        (("plan", f"{MODEL}:wrong", *DEVICES), "expected the function to return"),
+        (("plan", f"{MODEL}:raising", *DEVICES), "ZeroDivisionError"),
+        (("devices", "--link", "10GbE"), "need --devices"),
+        (("simulate", "none.json", "--model", SMALL), "No such file"),
+    ],
+)
+def test_errors_take_a_line_or_two(arguments, message):
+    text, errors = run(*arguments, code=1)
+    assert text == ""
+    assert errors.startswith("hap: ")
+    assert message in errors
+    assert len(errors.splitlines()) <= 2
+    with pytest.raises((hap.errors.HapError, OSError)):
+        run("--debug", *arguments)
+
+
+def test_other_ends(monkeypatch):
+    assert run("plan", code=2)[0] == ""
+    monkeypatch.setattr("hap.cli.make.known", lambda: 1 / 0)
+    assert "an error inside of hap" in run("devices", code=70)[1]
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hap.cli.make.known", interrupt)
+    assert run("devices", code=130)[1] == "hap: interrupted\n"
+
+
+def test_in_a_process_of_its_own():
+    """As its own process; and help comes without torch."""
+    command = [sys.executable, "-m", "hap.cli", "plan", TINY, *DEVICES, "--json"]
+    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    result = msgspec.json.decode(found.stdout, type=results.Planned)
+    assert 0.0 < result.predicted_time <= min(filter(None, result.baselines.values()))
+    code = (
+        "import sys\nfrom hap.cli import app\napp(['--help'], standalone_mode=False)\nassert 'torch' not in sys.modules"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "simulate" in shown
