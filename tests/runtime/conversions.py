@@ -19,6 +19,7 @@ MOVED = (
     torch.int64,
     torch.int32,
     torch.uint8,
+    torch.int16,
     torch.complex64,
 )
 SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.int64)

@@ -13,6 +13,7 @@ from torch import nn
 import hap
 from hap.errors import HapError
 from hap.runtime.collectives import moves
+from hap.runtime.compiled import compiler
 from tests import models
 from tests.runtime.jobs import cluster, loss_of
 from tests.runtime.launch import Launcher
@@ -97,3 +98,11 @@ def test_a_missing_cpp_compiler_is_told_before_anything_is_planned() -> None:
         pytest.raises(HapError, match=r"no g\+\+.*needs a C\+\+ compiler"),
     ):
         hap.parallelize(nn.Linear(2, 2), cluster(1), compile=True)
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "reduce-overhead"}, {"options": {"triton.cudagraphs": True}}, {"backend": "cudagraphs"}]
+)
+def test_recorded_cuda_graphs_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(HapError, match="records CUDA graphs, whose results are overwritten"):
+        compiler(options, torch.device("cuda"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 import statistics
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ from hap.profiling.clock import quartile
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
 from hap.runtime.agree import Control, process_group
+from hap.runtime.devices import own_accelerator
 from hap.runtime.group import Group
 
 _log = logging.getLogger("hap")
@@ -75,7 +75,7 @@ def profile(
     """
     ranks = process_group(None)
     control, group = Control(ranks), Group(ranks)
-    where = _default_device() if device is None else torch.device(device)
+    where = own_accelerator() or torch.device("cpu") if device is None else torch.device(device)
     kinds = Counter(control.gather(where.type, "comparing devices"))
     if len(kinds) > 1:
         raise HapError(f"profile: all ranks must compute on one type of device, got {dict(kinds)}: pass device=")
@@ -216,9 +216,3 @@ def fingerprint(device: torch.device, control: Control) -> str:
     mine = machine(device)
     known = (FAMILIES, mine.host, mine.name, mine.memory, mine.threads, mine.torch)
     return hashlib.sha256(repr(control.gather(known, "comparing hardware")).encode()).hexdigest()
-
-
-def _default_device() -> torch.device:
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("cpu")

@@ -60,12 +60,15 @@ class Along(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def crossing(source: Along, target: Along, rank: int) -> tuple[torch.Tensor, list[int], torch.Tensor, list[int]]:
+def crossing(
+    source: Along, target: Along, rank: int, device: torch.device
+) -> tuple[torch.Tensor, list[int], torch.Tensor, list[int]]:
     """How a dimension that is cut along one axis comes to be cut along another of its axes.
 
     Returns:
         the order of this rank's elements by the rank that gets them, and how many each gets; where each of the new
         share's elements stands when they are ordered by the rank that they come from, and how many come from each.
+        Orders are on the device; copying them there at each call would stop it.
     """
 
     def owners(along: Along) -> torch.Tensor:
@@ -82,9 +85,9 @@ def crossing(source: Along, target: Along, rank: int) -> tuple[torch.Tensor, lis
     receivers, senders = owners(target)[own(source)], owners(source)[own(target)]
     arrived = torch.argsort(senders, stable=True)
     return (
-        torch.argsort(receivers, stable=True),
+        torch.argsort(receivers, stable=True).to(device),
         torch.bincount(receivers, minlength=ranks).tolist(),
-        torch.argsort(arrived),
+        torch.argsort(arrived).to(device),
         torch.bincount(senders, minlength=ranks).tolist(),
     )
 

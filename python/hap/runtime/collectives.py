@@ -166,21 +166,21 @@ def all_to_all_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Alon
     if 0 in tensor.shape[: source.dim] + tensor.shape[source.dim + 1 :]:
         return tensor.new_empty(tuple(shape))
     if source.dim == target.dim:
-        order, sent, back, received = crossing(source, target, rank)
-        chunks = list(torch.split(tensor.index_select(source.dim, order.to(tensor.device)), sent, source.dim))
+        order, sent, back, received = crossing(source, target, rank, tensor.device)
+        chunks = list(torch.split(tensor.index_select(source.dim, order), sent, source.dim))
         shapes = [(*shape[: target.dim], count, *shape[target.dim + 1 :]) for count in received]
     else:
         chunks = pieces.split(tensor, target, target.units)
         shapes = [source.shape(shape, sender) for sender in range(len(source.units))]
     counts = [math.prod(one) for one in shapes]
-    sizes, device = tuple(chunk.numel() for chunk in chunks), tensor.device
+    sizes = tuple(chunk.numel() for chunk in chunks)
     send = torch.cat([chunk.reshape(-1) for chunk in chunks])
     del tensor, chunks
     flat = yield AllToAll(send, sizes, tuple(counts))
     del send
     arrived = [part.view(one) for part, one in zip(torch.split(flat, counts), shapes, strict=True)]
     if source.dim == target.dim:
-        return torch.cat(arrived, source.dim).index_select(source.dim, back.to(device))
+        return torch.cat(arrived, source.dim).index_select(source.dim, back)
     return pieces.join(arrived, source)
 
 

@@ -38,6 +38,11 @@ def compiler(compile: bool | str | Options, device: torch.device) -> Maker | Non
         options = dict(compile)
     elif compile is not True:
         raise HapError(f"compile: expected True, the name of a backend or arguments of torch.compile, got {compile!r}")
+    if _records_graphs(options) and device.type == "cuda":
+        raise HapError(
+            f"compile={compile!r} records CUDA graphs, whose results are overwritten by the next call, while gradients "
+            'and what is saved for a backward must stay: give no mode, or mode="max-autotune-no-cudagraphs"'
+        )
     try:
         torch.compile(torch.neg, **options)
         if options.get("backend", "inductor") == "inductor" and device.type == "cpu":
@@ -51,6 +56,15 @@ def compiler(compile: bool | str | Options, device: torch.device) -> Maker | Non
             "torch.compiler.list_backends() tells the backends"
         ) from error
     return lambda graph, _: Code(in_stretches(graph, options))
+
+
+def _records_graphs(options: Options) -> bool:
+    """Whether ``torch.compile`` with these arguments records CUDA graphs."""
+    chosen = options.get("options") or {}
+    modes = ("reduce-overhead", "max-autotune")
+    return (
+        options.get("mode") in modes or options.get("backend") == "cudagraphs" or bool(chosen.get("triton.cudagraphs"))
+    )
 
 
 def in_stretches(graph: fx.Graph, options: Options) -> fx.Graph:

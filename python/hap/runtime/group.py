@@ -5,11 +5,12 @@ The only file that calls the communicating functions of ``torch.distributed``, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 from hap.errors import CommunicationError
 from hap.runtime.failure import entering, failed, leaving
@@ -30,11 +31,16 @@ _all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None
 _reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
+_MOVABLE = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64}
+"""By bytes of an element, a type that every backend knows: neither gloo nor NCCL does those of 16 bits that count."""
+
+_GROUPING = {"nccl"}
+"""Backends that begin several operations at once."""
+
+
 def _movable(buffer: torch.Tensor) -> torch.Tensor:
     """The buffer's memory in an element type that every backend can move."""
-    if buffer.dtype.itemsize == 1:
-        return buffer.view(torch.uint8)
-    return _summable(buffer)
+    return _summable(buffer) if buffer.is_complex() else buffer.view(_MOVABLE[buffer.dtype.itemsize])
 
 
 def _summable(buffer: torch.Tensor) -> torch.Tensor:
@@ -116,18 +122,31 @@ class Group:
                 work = dist.all_to_all_single(into, out, list(receive), list(send), group=group, async_op=asynchronous)
                 return received, [work]
             case Broadcasts(buffers):
-                return None, [
-                    dist.broadcast(_movable(buffer), group_src=source, group=group, async_op=True)
-                    for source, buffer in buffers
-                ]
+                return None, self._together(
+                    buffers,
+                    lambda rank, one: dist.broadcast(_movable(one), group_src=rank, group=group, async_op=True),
+                )
             case Reduces(buffers):
-                return None, [
-                    dist.reduce(_summable(buffer), group_dst=destination, group=group, async_op=True)
-                    for destination, buffer in buffers
-                ]
+                return None, self._together(
+                    buffers, lambda rank, one: dist.reduce(_summable(one), group_dst=rank, group=group, async_op=True)
+                )
             case AllReduce(buffer, op):
                 reduction = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
                 return None, [dist.all_reduce(_summable(buffer), op=reduction, group=group, async_op=asynchronous)]
+
+    def _together(
+        self, buffers: Sequence[tuple[int, torch.Tensor]], begin: Callable[[int, torch.Tensor], Any]
+    ) -> list[Any]:
+        """Begin one operation for each buffer, with the rank beside it. NCCL carries all out at once, as a group."""
+        group = self.process_group
+        assert group is not None
+        device = buffers[0][1].device
+        if len(buffers) == 1 or group._get_backend(device).name() not in _GROUPING:
+            return [begin(rank, buffer) for rank, buffer in buffers]
+        with _coalescing_manager(group=group, device=device, async_ops=True) as together:
+            for rank, buffer in buffers:
+                begin(rank, buffer)
+        return [together]
 
 
 def wait(works: list[Any]) -> None:

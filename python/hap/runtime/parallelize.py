@@ -22,13 +22,14 @@ from hap.program import Placements, Splits
 from hap.rules import divided
 from hap.runtime.agree import Control, process_group
 from hap.runtime.compiled import compiler
+from hap.runtime.devices import device_of
 from hap.runtime.drift import check_interval, computes_alike
 from hap.runtime.failure import watch
 from hap.runtime.group import Group
 from hap.runtime.hardware import check_hardware
 from hap.runtime.module import ParallelModule, signed
 from hap.runtime.padding import Padding, check_padding, padded
-from hap.runtime.session import Session, device_of
+from hap.runtime.session import Session
 from hap.runtime.versions import versions
 from hap.runtime.weights import Weights
 from hap.trace.inputs import check_examples

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +19,7 @@ from hap.runtime.active import Active
 from hap.runtime.agree import Control
 from hap.runtime.changes import Changes
 from hap.runtime.code import Maker
+from hap.runtime.devices import device_of
 from hap.runtime.drift import Equaliser
 from hap.runtime.finite import requested
 from hap.runtime.group import Group
@@ -53,19 +53,6 @@ _Agreed: TypeAlias = "tuple[Call, tuple[bool, ...], Inspected, tuple[Any, ...], 
 _NUMBERS = 1024
 """So many numbers of kinds of calls are remembered; they are made anew in no time."""
 INSPECTED = "the values that the forward inspects in Python"
-
-
-def device_of(module: nn.Module) -> torch.device:
-    """Where a module computes: where its first parameter or buffer is, or the CPU without any.
-
-    Modules on the meta device compute on the accelerator of this rank on its host, where there is one.
-    """
-    tensors = [*module.parameters(), *module.buffers()]
-    device = next((tensor.device for tensor in tensors if not tensor.is_meta), None)
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if device is None and tensors and accelerator is not None:
-        device = torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", "0")))
-    return device or torch.device("cpu")
 
 
 class Session:
