@@ -59,6 +59,23 @@ def test_second_backward() -> None:
         loss.backward()
 
 
+def test_gradients_of_gradients() -> None:
+    model, args = alone()
+    with pytest.raises(HapError, match="create_graph=True: hap computes no gradients of gradients"):
+        torch.autograd.grad(model(*args), list(model.parameters()), create_graph=True)
+
+
+def test_first_call_in_inference_mode() -> None:
+    module, args, _ = models.mlp(torch.float32)
+    model = hap.parallelize(module, jobs.cluster(1))
+    with torch.inference_mode():
+        found = model(*(x.clone() for x in args))
+    loss = model(*args)
+    assert not found.requires_grad
+    torch.testing.assert_close(found.clone(), loss.detach())
+    loss.backward()
+
+
 def test_parameters_changed_before_backward() -> None:
     model, args = alone()
     loss = model(*args)
@@ -234,6 +251,12 @@ def _optimisers(rank: int) -> None:
     torch.optim.Adam(model.parameters()).step()
     with pytest.raises(HapError, match=r"Adafactor does not work element by element.*pin={.*Replicate\(\)}"):
         torch.optim.Adafactor(model.parameters()).step()
+    before = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    with pytest.raises(HapError, match=r"takes the norm of this rank alone.*hap\.clip_grad_norm_ has the same"):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    after = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert all(map(torch.equal, before, after))
+    torch.nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
     with pytest.raises(HapError, match="LBFGS does not work element by element"):
         torch.optim.LBFGS(model.parameters()).step(lambda: 0.0)
 

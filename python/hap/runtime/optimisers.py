@@ -4,9 +4,10 @@
   its class's name; of one that is not known there is a warning.
 * So is a step while gradients wait for their reduction (:mod:`hap.runtime.accumulate`); ``zero_grad`` drops those.
 * :class:`torch.amp.GradScaler` skips a step on every rank where any of them has found an overflow.
+* ``torch.nn.utils.clip_grad_norm_``, which would take the norm of a rank's shards, is refused.
 
-PyTorch has a hook for steps alone; the other two wrap a method of its classes, once, when hap takes the first module.
-Optimisers without parameters of hap's are left as they are.
+PyTorch has a hook for steps alone; the others wrap a function of it, once, when hap takes the first module. What has no
+parameters of hap's is left as it is.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from __future__ import annotations
 import functools
 import re
 import warnings
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hap.errors import HapError
@@ -78,7 +81,7 @@ def is_shard(parameter: torch.Tensor) -> bool:
 
 @functools.cache
 def watch() -> None:
-    """From now on, look after every optimiser and scaler of this process."""
+    """From now on, look after every optimiser, scaler and clipping of this process."""
     register_optimizer_step_pre_hook(_before_step)
     zero_grad, unscale = torch.optim.Optimizer.zero_grad, torch.amp.GradScaler._unscale_grads_
 
@@ -99,12 +102,31 @@ def watch() -> None:
                 group.run("all_reduce of overflows", in_place(AllReduce(overflow, "max"), overflow))
         return found
 
+    scale = clip_grad._clip_grads_with_norm_
+
+    @functools.wraps(scale)
+    def scale_unless_shards(parameters: Any, *args: Any, **kwargs: Any) -> None:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if (shard := _shard_among(parameters)) is not None:
+            raise HapError(
+                f'torch.nn.utils.clip_grad_norm_ takes the norm of this rank alone, but "{shard.name}" is split over '
+                "the devices: hap.clip_grad_norm_ has the same arguments, and takes that over all devices"
+            )
+        check_reduced(parameters, "clip_grad_norm_")
+        scale(parameters, *args, **kwargs)
+
+    clip_grad._clip_grads_with_norm_ = scale_unless_shards
     torch.optim.Optimizer.zero_grad = zero_and_forget  # type: ignore[method-assign]
     torch.amp.GradScaler._unscale_grads_ = unscale_together  # type: ignore[method-assign]
 
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimiser.param_groups for parameter in group["params"]]
+
+
+def _shard_among(parameters: Iterable[torch.Tensor]) -> Mark | None:
+    """The mark of the first one that is a shard."""
+    return next((one for parameter in parameters if (one := mark_of(parameter)) is not None and one.sharded), None)
 
 
 def _before_step(optimiser: torch.optim.Optimizer, *_: Any) -> None:
@@ -114,7 +136,7 @@ def _before_step(optimiser: torch.optim.Optimizer, *_: Any) -> None:
         HapError: it is not element-wise and holds a shard, or gradients wait for their reduction.
     """
     parameters = _parameters(optimiser)
-    shard = next((one for parameter in parameters if (one := mark_of(parameter)) is not None and one.sharded), None)
+    shard = _shard_among(parameters)
     if shard is not None:
         refused = refused_name(type(optimiser))
         if refused is not None:

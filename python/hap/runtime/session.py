@@ -203,6 +203,7 @@ class Session:
             number = self._numbers[key] = _hash(key)
         return number
 
+    @torch.inference_mode(False)
     def _prepare(self, call: Call, total: int, units: tuple[int, ...] | None) -> Prepared:
         """Trace, plan and lower a new kind of call; the first one also places the parameters."""
         from hap.planning import Plan

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from hap.errors import HapError
 from hap.graph import Graph
@@ -196,8 +195,13 @@ class StepFunction(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients of the differentiable arguments."""
+        if torch.is_grad_enabled():
+            # They would be constants, and a penalty on them without effect.
+            raise HapError(
+                "create_graph=True: hap computes no gradients of gradients; a parallel module cannot be trained with a "
+                "gradient penalty"
+            )
         saved: _Saved = ctx.saved
         return (None, None, None, *ctx.run_backward(saved.take(), gradients))

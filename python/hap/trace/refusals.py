@@ -98,8 +98,9 @@ def check_module(module: nn.Module) -> None:
     check_apart(module)
     for path, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
+            what = f'module "{path}"' if path else f"the module, a {type(part).__name__},"
             raise TraceError(
-                f'module "{path}" has a full backward hook, which cannot be captured: remove it, or write it as a '
+                f"{what} has a full backward hook, which cannot be captured: remove it, or write it as a "
                 "torch.autograd.Function in the forward"
             )
         if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse:
