@@ -305,3 +305,9 @@ def test_an_asynchronous_save_holds_what_was_there_when_it_began(tmp_path: Path)
     saving.result(60)
     hap.load(tmp_path / "c", {"model": model})
     assert all(torch.equal(value, before[name]) for name, value in hap.full_state_dict(model).items())
+
+
+def test_contents_without_names(tmp_path):
+    for function in (hap.save, hap.load):
+        with pytest.raises(CheckpointError, match=r'by name, such as {"model": model}, got a Linear'):
+            function(tmp_path, nn.Linear(2, 2))

@@ -252,7 +252,7 @@ def shares(rank: int, ranks: int) -> dict[str, float]:
     sampler = hap.DistributedSampler(dataset, model, batch_size=6, shuffle=True, seed=4)
     loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, collate_fn=sampler.collate)
     order = torch.randperm(14, generator=torch.Generator().manual_seed(4))
-    worst, held = 0.0, 0
+    worst, held, before = 0.0, 0, sampler.units(6)
     for number, (local_x, local_y) in enumerate(loader):
         held += local_x.shape[0]
         chosen = order[6 * number : 6 * number + 6]
@@ -261,6 +261,7 @@ def shares(rank: int, ranks: int) -> dict[str, float]:
         expected.backward()
         worst = max(worst, abs(float(loss.detach() - expected.detach())))
     assert number == 2
+    assert sampler.units(6) == before, "the last batch, of two, says little of the devices"
     units = [(rank + 1) * 6 // sum(range(ranks + 1)) for rank in range(ranks)]
     local = model.local_inputs(*(value[:6].split(units)[rank] for value in (x, y)))
     worst = max(worst, abs(float(model(*local).detach() - alone(x[:6], y[:6]).detach())))

@@ -135,6 +135,9 @@ def test_ranks_that_differ() -> None:
             'the attribute "dropout.p" was 0.0 and is 0.25',
         ]
         first, second = launcher.run(_one_cannot_call)
+        for texts_of_rank in (first, second):
+            assert "has other values on rank 1 than on rank 0" in texts_of_rank.pop(8)
+            assert 'training of "layers.1" (the module at one call): rank 0: True; rank 1' in texts_of_rank.pop(8)
         for there, here, text in zip(first, second, texts, strict=True):
             assert text in here
             assert text in there
@@ -175,6 +178,11 @@ def _one_cannot_call(rank: int) -> list[str]:
     fails(lambda: model(*(shares, (shares[0], model.local_inputs(args[1][:2])))[rank]))
     fails(lambda: model(*(args, [x.to("meta") for x in args])[rank]))
     model(*args).backward()
+    # Shares that are not marked, of one size; and a mode on one rank.
+    fails(lambda: model(*(x[4 * rank : 4 * rank + 2] for x in args)))
+    model.layers[1].train(rank == 0)
+    fails(lambda: model(*args))
+    model.layers[1].train()
     if rank == 1:
         model.dropout.p = 0.25
     fails(lambda: model(*args))

@@ -107,7 +107,10 @@ def finish_earlier() -> None:
 
 
 def control_of(contents: Mapping[str, Any]) -> Control:
-    """The ranks that hold these contents together."""
+    """The ranks that hold these contents together. Raises :class:`CheckpointError` unless they are a mapping."""
+    if not isinstance(contents, Mapping):
+        kind = type(contents).__name__
+        raise CheckpointError(f'expected what to save or load by name, such as {{"model": model}}, got a {kind}')
     for value in contents.values():
         if isinstance(value, ParallelModule):
             return value._hap_session.control

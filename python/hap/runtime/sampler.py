@@ -44,7 +44,8 @@ class DistributedSampler(Sampler[list[int]]):
 
     Args:
         dataset: with a length and indices.
-        model_or_plan: whose shares of the batch to follow; before a model's first plan those of the devices' speeds.
+        model_or_plan: whose shares of the batch to follow, of a model's those of the largest batch that it has a plan
+            for; before its first plan those of the devices' speeds.
         rank: this rank; that of the process group if ``None``.
         batch_size: samples in a global batch; if ``None``, as many as the plan is for.
         shuffle: whether to draw a new order for each epoch.
@@ -70,6 +71,9 @@ class DistributedSampler(Sampler[list[int]]):
                 f"dataset: expected one with a length and indices, got {type(dataset).__name__}, which only streams: "
                 "let each rank read the same global batches, or mark its share of them by model.local_inputs"
             )
+        if not isinstance(model_or_plan, Plan) and not hasattr(model_or_plan, "_hap_session"):
+            kind = type(model_or_plan).__name__
+            raise HapError(f"model_or_plan: expected a parallel module, by hap.parallelize, or a hap.Plan, got {kind}")
         plan = model_or_plan if isinstance(model_or_plan, Plan) else model_or_plan.plan
         if batch_size is None:
             batch_size = None if plan is None else plan.axes.get(BATCH)
@@ -154,13 +158,17 @@ class DistributedSampler(Sampler[list[int]]):
         from hap.planning import Plan
 
         assert self._source is not None, "a worker's copy only collates"
-        plan = self._source if isinstance(self._source, Plan) else self._source.plan
-        if plan is not None:
-            weights: Sequence[float] = plan.units(BATCH) if BATCH in plan.splits else [1] * len(plan.cluster.devices)
+        weights: Sequence[float]
+        if isinstance(self._source, Plan):
+            plan: Plan | None = self._source
+            weights = self._source.units(BATCH) if BATCH in self._source.splits else ()
         else:
-            assert not isinstance(self._source, Plan)
-            devices = self._source._hap_session.cluster.devices
-            weights = [device.speed for device in devices]
+            # A small batch, such as the last one, is shared in whole samples, which says little.
+            plan, weights = self._source.plan, self._source._hap_session.shares
+            if plan is None:
+                weights = [device.speed for device in self._source._hap_session.cluster.devices]
+        if not weights and plan is not None:
+            weights = [1] * len(plan.cluster.devices)
         return largest_remainder([weight / sum(weights) for weight in weights], samples)
 
     def collate(self, samples: list[Any], collate: Callable[[list[Any]], Any] = default_collate) -> Any:

@@ -17,6 +17,7 @@ from hap.rules.pieces import Place
 from hap.runtime.accumulate import Accumulation
 from hap.runtime.active import Active
 from hap.runtime.agree import Control
+from hap.runtime.alike import check_alike
 from hap.runtime.changes import Changes
 from hap.runtime.code import Maker
 from hap.runtime.devices import device_of
@@ -52,6 +53,7 @@ _Taken: TypeAlias = "tuple[Call, tuple[bool, ...], Inspected, tuple[Any, ...]]"
 _Agreed: TypeAlias = "tuple[Call, tuple[bool, ...], Inspected, tuple[Any, ...], tuple[int, ...]]"
 _NUMBERS = 1024
 """So many numbers of kinds of calls are remembered; they are made anew in no time."""
+UNMARKED = "; shares of a batch are marked, by collate_fn=sampler.collate or model.local_inputs"
 INSPECTED = "the values that the forward inspects in Python"
 
 
@@ -78,6 +80,7 @@ class Session:
         sums: of the gradients of microbatches.
         padding: of the inputs of calls.
         compared: whether the inputs of a call were found to be the same on all ranks.
+        shares: samples by rank of the largest batch so far, of the latest plan for it; none where it is not shared.
         failure: why parameters and buffers are placed in part only, where they are.
     """
 
@@ -103,6 +106,7 @@ class Session:
         self.weights = weights
         self.padding: Padding = {}
         self.compared = False
+        self.shares: tuple[int, ...] = ()
         self.cluster = cluster
         self.control = control
         self.group = group
@@ -153,6 +157,9 @@ class Session:
             if prepared is None:
                 prepared = self._prepared[whole_key, units] = self._prepare(call, total, units)
         elif prepared is None:
+            if self.compared:
+                # Shares that nobody has marked come in other shapes than the batches before.
+                check_alike(self.control, args, kwargs)
             prepared = self._prepare(call, total, None)
             values = inspected.add(prepared.graph.inspections)
             self._prepared[(*whole_key[:-1], values)] = prepared
@@ -160,6 +167,8 @@ class Session:
         if dropped is not None:
             self._prepared.pop((*whole_key[:-1], dropped), None)
         self.latest = prepared
+        if sum(prepared.batch) >= sum(self.shares):
+            self.shares = prepared.batch
         return call, (prepared.checked if requested() else prepared), units
 
     def _agree(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Agreed:
@@ -181,9 +190,10 @@ class Session:
         (call, flags, inspected, values), numbers = self.control.exchange(taken, 6, "comparing the ranks' inputs")
         mine = numbers[self.group.rank]
         if any(other != mine[0] for other, *_ in numbers):
-            self.control.same(call.description(), "the inputs of one call")
+            self.control.same(call.description(), f"the inputs of one call{'' if call.local else UNMARKED}")
             self.control.same({INSPECTED: str(values)}, "the inputs of one call")
-            module = {"the names of parameters": ", ".join(self.state()), "training flags or requires_grad": str(flags)}
+            module = {"the names of parameters": ", ".join(self.state())}
+            module.update(zip(self.twin.names(), map(str, flags), strict=True))
             self.control.same(module, "the module at one call")
             raise RuntimeMismatchError("the ranks call the module in different ways")
         if len({entry[2] for entry in numbers}) > 1:

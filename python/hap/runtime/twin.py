@@ -54,6 +54,14 @@ class Twin:
                 if parameter is not None:
                     yield parameter.requires_grad
 
+    def names(self) -> Iterator[str]:
+        """What each of :meth:`flags` is."""
+        for path, part in self.original.named_modules():
+            yield f'training of "{path}"' if path else "training of the module"
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    yield f'requires_grad of "{path}{path and "."}{name}"'
+
     def refresh(self) -> nn.Module:
         """The twin with the original's flags as they are now."""
         for mine, part in self._pairs:

@@ -106,7 +106,8 @@ class Root(nn.Module):
         if not differentiable:
             raise NoGradientError(
                 f"no output of the module requires grad ({len(found)} tensors in its output): return the loss, or an "
-                "output that a loss can be computed from, and check for torch.no_grad and frozen parameters"
+                "output that a loss can be computed from, and check for torch.no_grad and frozen parameters. A module "
+                "that is only evaluated may do so under torch.no_grad() with parameters that require grad"
             )
         losses = [i for i in differentiable if found[i][0] == "loss"]
         if not losses:
