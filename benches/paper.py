@@ -24,9 +24,10 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benches import models
+from benches.document import write_part
 
 import hap
+from benches import models
 from hap.cluster import Cluster, CollectiveCost, Device, Link
 from hap.planning.baselines import baselines
 from hap.planning.outer import search
@@ -39,7 +40,7 @@ from hap.rules.costs import formula
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "target" / "paper"
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- benches/paper.py writes from here -->", "<!-- to here -->"
+BEGIN = "<!-- benches/paper.py writes from here -->"
 
 MODELS = ("vgg19", "vit_12", "bert_12", "bert_moe_12")
 DEVICES = (8, 16, 32, 64)
@@ -213,9 +214,7 @@ def main() -> None:
     if options.names or tuple(options.devices) != DEVICES:
         sys.stdout.write(text)
         return
-    before, rest = DOCUMENT.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
+    write_part(DOCUMENT, BEGIN, text)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,11 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+from benches.document import write_part
+
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
 
 # The graphs that are solved with prices of memory, too, as in synthesis.rs; and what their rows are called.
 MEMORY = "_memory"
@@ -35,7 +38,7 @@ RATIOS = (("bert_12_1024", "bert_12"), ("gpt3_175b_96", "gpt3_175b_24"))
 
 KEPT = HERE.parent / "target" / "table"
 README = HERE / "README.md"
-BEGIN, END = "<!-- benches/table.py writes from here -->", "<!-- to here -->"
+BEGIN = "<!-- benches/table.py writes from here -->"
 # Of these the first are left out: the memory that a synthesis takes is kept for the next one.
 RUNS, FIRST = 13, 4
 # Seconds for the search of a plan, which takes many syntheses.
@@ -298,9 +301,7 @@ def main():
     if options.names:
         sys.stdout.write(table + "\n")
         return
-    before, rest = README.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    README.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    write_part(README, BEGIN, f"{table}\n")
 
 
 if __name__ == "__main__":

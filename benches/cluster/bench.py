@@ -1,0 +1,134 @@
+"""Measures the list of pairs, each unless it has been measured, and writes docs/benchmarks.json and .md.
+
+    python -m benches.cluster.bench                  # all; goes on where it was cut short
+    python -m benches.cluster.bench --quick          # one cluster, two workloads
+    python -m benches.cluster.bench "100:30; gpt2"   # some; with --fresh again
+
+Where not all are measured the text goes to the standard output instead.
+
+What has been measured is kept in target/cluster-bench: a profile for each cluster, a result for each pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benches.cluster import report
+from benches.cluster.clusters import CLUSTERS
+from benches.cluster.emulate import MemoryOverrunError, emulated, say
+from benches.cluster.pairs import PAIRS
+
+import hap
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "target" / "cluster-bench"
+QUICK = ("100:30; gpt2", "100:30; vgg")
+# Seconds that the turns of a pair take, about; and until a job is given up.
+TURNS, PATIENCE = 100.0, 420.0
+
+
+def file_of(name: str, kind: str) -> Path:
+    """Where something of this name is kept."""
+    return KEPT / kind / ("".join(part if part.isalnum() else "_" for part in name) + ".json")
+
+
+def profiled(name: str) -> Path:
+    """The profile of a cluster, measured on it the first time. Memory is what the cluster's file says."""
+    file = file_of(name, "profiles")
+    if file.exists():
+        return file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    asked, raw = CLUSTERS[name], file.with_suffix(".part")
+    with emulated(asked) as cluster:
+        cluster.run([sys.executable, "-m", "hap.profiling", "--device", "cpu", str(raw)], timeout=PATIENCE)
+    found = hap.Cluster.load(raw)
+    devices = [
+        replaced(device, memory=limit.memory, reserve=limit.reserve)
+        for device, limit in zip(found.devices, asked.devices, strict=True)
+    ]
+    replace(found, members=tuple(devices)).save(raw)
+    raw.replace(file)
+    return file
+
+
+def replaced(device: hap.Device, **figures: float) -> hap.Device:
+    """The device with other figures."""
+    names = ("flops", "memory_bandwidth", "memory", "reserve", "launch_overhead", "measured")
+    return hap.Device(device.name, **({name: getattr(device, name) for name in names} | figures))
+
+
+def reference(name: str) -> list[float]:
+    """The losses of a pair on one device, computed the first time."""
+    file = file_of(name, "references")
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "benches.cluster.reference", name, str(file)]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)
+    return json.loads(file.read_text())
+
+
+def measured(name: str, *, fresh: bool, seconds: float) -> dict[str, Any]:
+    """The result of a pair, measured the first time."""
+    file = file_of(name, "results")
+    if file.exists() and not fresh:
+        return json.loads(file.read_text())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pair, profile = PAIRS[name], str(profiled(PAIRS[name].cluster))
+    began = time.monotonic()
+    groups = [list(pair.systems)] if pair.together else [[system] for system in pair.systems]
+    found: dict[str, Any] = {"systems": {}, "plan": None, "reference": reference(name)}
+    for group in groups:
+        say(f"{name}: {', '.join(group)}")
+        one = _job({"pair": name, "systems": group, "profile": profile, "seconds": seconds / len(groups)}, file)
+        if one is not None:
+            found["systems"] |= one["systems"]
+            found["plan"] = found["plan"] or one["plan"]
+    found["took"] = time.monotonic() - began
+    file.write_text(json.dumps(found))
+    return found
+
+
+def _job(request: dict[str, Any], file: Path) -> dict[str, Any] | None:
+    """What one job measures; ``None`` if it needed more memory than there is, where that is to be seen."""
+    asked, answer = file.with_suffix(".request"), file.with_suffix(".part")
+    asked.write_text(json.dumps(request))
+    pair = PAIRS[request["pair"]]
+    with emulated(pair.machines) as cluster:
+        try:
+            command = [sys.executable, "-m", "benches.cluster.measure", str(asked), str(answer)]
+            cluster.run(command, timeout=PATIENCE)
+        except MemoryOverrunError as error:
+            if pair.together:
+                raise
+            say(str(error))
+            return None
+    return json.loads(answer.read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="hap beside other systems on emulated clusters.")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(PAIRS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="one cluster, two workloads")
+    parser.add_argument("--fresh", action="store_true", help="measure again what has been measured")
+    parser.add_argument("--seconds", type=float, default=TURNS, help="of the turns of a pair")
+    options = parser.parse_args()
+    names = options.names or (QUICK if options.quick else list(PAIRS))
+    results = {}
+    for name in names:
+        results[name] = measured(name, fresh=options.fresh, seconds=options.seconds)
+        say(f"{name}: took {results[name]['took']:.0f} s")
+    if list(results) == list(PAIRS):
+        report.write(results)
+        return
+    sys.stdout.write(report.text(results))
+
+
+if __name__ == "__main__":
+    main()
