@@ -8,7 +8,7 @@ import hap
 
 MEBIBYTE = 2**20
 # What a process holds before it has a model: Python, torch and its libraries, and what communication needs.
-RESERVE = 512 * MEBIBYTE
+RESERVE = 560 * MEBIBYTE
 PLENTY = 8192 * MEBIBYTE
 # FLOP/s of a device of 100: only their ratios count.
 WHOLE = 1e11
@@ -41,7 +41,7 @@ CLUSTERS: dict[str, hap.Cluster] = {
     "80:40:40:40": _flat([80, 40, 40, 40], 500),
     "hosts, 50 Mbit/s": _hosts(50),
     "hosts, 200 Mbit/s": _hosts(200),
-    "60:20, little memory": _flat([60, 20, 60, 20], 500, RESERVE + 320 * MEBIBYTE),
+    "60:20, little memory": _flat([60, 20, 60, 20], 500, RESERVE + 440 * MEBIBYTE),
     "equal": _flat([50, 50], 500),
 }
 

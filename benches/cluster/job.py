@@ -14,6 +14,7 @@ import torch.distributed as dist
 from benches.cluster import systems
 from benches.cluster.described import in_a_line
 from benches.cluster.pairs import PAIRS
+from benches.cluster.predictions import predictions
 from benches.cluster.systems import System
 
 import hap
@@ -26,14 +27,6 @@ LEAST, MOST = 2, 10
 # Tensors of a parameter's size that AdamW reads or writes.
 TOUCHED = 7
 PATIENCE = timedelta(minutes=10)
-
-PREDICTED = {
-    "ddp_even": "ddp_even",
-    "ddp_proportional": "ddp_proportional",
-    "fsdp2": "zero3_even",
-    "tensor": "tensor_even",
-}
-"""Which of hap's baselines a system is."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +48,12 @@ class Request:
 
 @dataclass
 class Prepared:
-    """The systems, ready to train."""
+    """The systems, ready to train; ``simulated``, on rank 0, are their seconds as hap predicts them."""
 
     request: Request
     contestants: dict[str, System]
     plan: hap.Plan | None
+    simulated: dict[str, float | None]
     batches: list[systems.Batch]
 
 
@@ -100,15 +94,18 @@ def prepare(request: Request) -> Prepared:
         if name == "hap":
             contestants[name], plan = systems.planned(model, cluster, batches[0])
         elif name == "fsdp2":
-            contestants[name] = systems.fully_sharded(model, workload.units, even)
+            contestants[name] = systems.fully_sharded(model, workload.units, even, keep=pair.together)
         elif name == "tensor":
             contestants[name] = systems.tensor_parallel(workload, model)
         else:
             contestants[name] = systems.data_parallel(model, even if name == "ddp_even" else fair)
-    if plan is None:
-        # Predictions of the others are the plan's, too.
-        plan = hap.plan(model, devices=cluster, example_inputs=batches[0])
-    return Prepared(request, contestants, plan, batches)
+    simulated: dict[str, float | None] = {}
+    if dist.get_rank() == 0:
+        others = [name for name in request.systems if name != "hap"]
+        simulated = predictions(workload, cluster, batches[0], others)
+        if plan is not None:
+            simulated["hap"] = plan.predicted_time
+    return Prepared(request, contestants, plan, simulated, batches)
 
 
 def measure(prepared: Prepared) -> Turns:
@@ -141,7 +138,7 @@ def finish(prepared: Prepared, turns: Turns, result: Path) -> None:
         for name, system in prepared.contestants.items():
             ends = [max(ranks) for ranks in zip(*(ends[name] for ends, _, _ in everybody), strict=True)]
             by_rank = list(zip(*(losses[name] for _, losses, _ in everybody), strict=True))
-            simulated = predicted(prepared.plan, name)
+            simulated = prepared.simulated[name]
             counted = [number for number, counts in enumerate(turns.counts[name]) if counts]
             found[name] = {
                 "seconds": [ends[number] - ends[number - 1] for number in counted],
@@ -149,9 +146,8 @@ def finish(prepared: Prepared, turns: Turns, result: Path) -> None:
                 "loss": [sum(ranks) / len(ranks) if system.partial else ranks[0] for ranks in by_rank],
             }
         plan = prepared.plan
-        entry = {"systems": found, "plan": in_a_line(plan) if "hap" in found else None}
-        result.write_text(json.dumps(entry))
-        if "hap" in found:
+        result.write_text(json.dumps({"systems": found, "plan": plan and in_a_line(plan)}))
+        if plan is not None:
             plan.save(result.with_suffix(".plan"))
     dist.barrier()
     dist.destroy_process_group()
@@ -166,8 +162,3 @@ def optimising(prepared: Prepared) -> dict[str, float]:
     device = hap.Cluster.load(prepared.request.profile).devices[dist.get_rank()]
     rate = max(amount / seconds for amount, seconds in device.measured[MEMORY])
     return {name: TOUCHED * system.bytes() / rate for name, system in prepared.contestants.items()}
-
-
-def predicted(plan: hap.Plan, name: str) -> float | None:
-    """Seconds of a step of a system, as hap's simulator says; ``None`` where it would not fit."""
-    return plan.predicted_time if name == "hap" else plan.baselines[PREDICTED[name]]

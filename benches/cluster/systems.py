@@ -75,14 +75,17 @@ def data_parallel(model: nn.Module, shares: Sequence[int]) -> System:
     return _on_shares(replica, replica.parameters(), shares)
 
 
-def fully_sharded(model: nn.Module, units: str, shares: Sequence[int]) -> System:
-    """PyTorch's FSDP2: parameters in even shards, gathered for each of the modules that the pattern ``units`` names."""
+def fully_sharded(model: nn.Module, units: str, shares: Sequence[int], *, keep: bool) -> System:
+    """PyTorch's FSDP2: parameters in even shards, gathered for each of the modules that the pattern ``units`` names.
+
+    Where memory allows to ``keep`` them, they are gathered once a step; else again in the backward.
+    """
     mesh = _mesh()
     sharded = copy.deepcopy(model)
     for name, module in sharded.named_modules():
         if fnmatch(name, units) and name.count(".") == units.count(".") and any(True for _ in module.parameters()):
-            fully_shard(module, mesh=mesh)
-    fully_shard(sharded, mesh=mesh)
+            fully_shard(module, mesh=mesh, reshard_after_forward=not keep)
+    fully_shard(sharded, mesh=mesh, reshard_after_forward=not keep)
     return _on_shares(sharded, sharded.parameters(), shares)
 
 

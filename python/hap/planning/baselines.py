@@ -40,16 +40,17 @@ def baselines(problem: Problem) -> list[Baseline]:
     """All of them, under the user's constraints as well."""
     even, proportional = problem.even, problem.proportional
     found = [
-        _baseline(problem, "ddp_even", _data_parallel(problem), even),
-        _baseline(problem, "ddp_proportional", _data_parallel(problem), proportional),
-        _baseline(problem, "zero3_even", _fully_sharded(problem), even),
-        _baseline(problem, "zero3_proportional", _fully_sharded(problem), proportional),
-        _baseline(problem, "tensor_even", _tensor_parallel(problem), even),
+        baseline(problem, "ddp_even", data_parallel(problem), even),
+        baseline(problem, "ddp_proportional", data_parallel(problem), proportional),
+        baseline(problem, "zero3_even", fully_sharded(problem), even),
+        baseline(problem, "zero3_proportional", fully_sharded(problem), proportional),
+        baseline(problem, "tensor_even", _tensor_parallel(problem), even),
     ]
     return found
 
 
-def _baseline(problem: Problem, name: str, constraints: Constraints | None, splits: Splits) -> Baseline:
+def baseline(problem: Problem, name: str, constraints: Constraints | None, splits: Splits) -> Baseline:
+    """The best program under these constraints with these splits; ``None`` says that there is no such."""
     if constraints is None:
         return Baseline(name, None, None)
     prices = first_prices(problem, splits)
@@ -63,11 +64,13 @@ def _baseline(problem: Problem, name: str, constraints: Constraints | None, spli
     return Baseline(name, found, found.simulation.seconds if fits else None)
 
 
-def _data_parallel(problem: Problem) -> Constraints | None:
+def data_parallel(problem: Problem) -> Constraints | None:
+    """Nothing but the batch is split."""
     return _batch_parallel(problem, dict.fromkeys(problem.parameters, ("R",)), only_batch=True)
 
 
-def _fully_sharded(problem: Problem) -> Constraints | None:
+def fully_sharded(problem: Problem) -> Constraints | None:
+    """The batch is split, and parameters are stored in shards."""
     stored = {name: shards(len(axes)) for name, axes in problem.parameters.items() if axes}
     return _batch_parallel(problem, stored, only_batch=False)
 
