@@ -203,8 +203,24 @@ pub struct Operator {
     pub family: Option<String>,
     /// Whether its results are views of its first operand (permute, slice, expand): it costs nothing.
     pub layout: bool,
+    /// The operand whose memory the result is written to, where nothing reads that any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuses: Option<usize>,
+    /// Whether its results are not made, where the operator at the end of their readers writes to an operand.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub fused: bool,
+    /// Whether it may keep or return its operands: nothing is written to memory that it has had.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub opaque: bool,
+    /// Whether its results are views that leave out elements, or show one at several places.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub partial: bool,
     /// Every way to run it; the first is the replicated one.
     pub choices: Vec<Choice>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// The training step: operators in program order.

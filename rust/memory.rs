@@ -11,7 +11,8 @@
 //!   makes them through their last reader; what an output is read from lives to the end. A converted copy is a
 //!   value of its own. Results of layout operators alias their first operand: no memory of their own, but it lives
 //!   as long as they do. What is freed and made again is two values, each with its own life: a free ends none by
-//!   itself, since memory is given back at the last reader of a value and of its views;
+//!   itself, since memory is given back at the last reader of a value and of its views; a result that is written to
+//!   the memory of an operand takes none of its own ([`reuse`]);
 //! * the operand of a collective other than an all-reduce lives until that has ended: at the first reader of its result or
 //!   at the next collective;
 //! * a bucket holds all its operands and results from its first instruction to its last;
@@ -26,6 +27,7 @@
 
 mod buffers;
 mod holders;
+mod reuse;
 
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +89,8 @@ struct Storage {
     /// First and last instruction at which it is held, both included.
     born: usize,
     dies: usize,
+    /// An earlier one that it is part of; itself, where it is never made.
+    within: Option<usize>,
 }
 
 impl Storage {
@@ -177,13 +181,29 @@ impl Storages {
                 part,
                 born,
                 dies,
+                within: None,
             });
         }
     }
 
+    /// The storage of a value, or the one that this is part of.
+    fn at(&self, value: usize) -> usize {
+        let storage = self.of[value].expect("made before it is read");
+        self.list[storage].within.unwrap_or(storage)
+    }
+
+    /// Makes one storage part of an earlier one, which is part of none.
+    fn merge(&mut self, earlier: usize, later: usize) {
+        let Storage { part, dies, .. } = self.list[later];
+        self.list[later].within = Some(earlier);
+        self.list[earlier].dies = dies;
+        self.list[earlier].part = part;
+    }
+
     /// Keeps the memory of a value until an instruction, that one included.
     fn hold(&mut self, value: usize, until: usize) -> &mut Storage {
-        let storage = &mut self.list[self.of[value].expect("made before it is read")];
+        let storage = self.at(value);
+        let storage = &mut self.list[storage];
         storage.dies = storage.dies.max(until);
         storage
     }
@@ -233,6 +253,8 @@ fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
             }
         }
     }
+    reuse::reuse(graph, program, &mut storages);
+    storages.list.retain(|storage| storage.within.is_none());
     storages.list
 }
 

@@ -7,6 +7,8 @@ use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program
 use crate::validate::validate;
 use proptest::prelude::*;
 
+mod reuse;
+
 const THREE: [f64; 3] = [0.5, 0.25, 0.25];
 
 fn peak(graph: &Graph, lines: &[&str], device: usize, optimiser_tensors: u32) -> MemoryParts {

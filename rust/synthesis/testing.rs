@@ -71,6 +71,10 @@ pub fn operator(name: String, operands: Vec<usize>, results: Vec<usize>, choices
         dtype: "float32".into(),
         family: None,
         layout: false,
+        reuses: None,
+        fused: false,
+        opaque: false,
+        partial: false,
         choices,
     }
 }

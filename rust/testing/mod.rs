@@ -95,6 +95,10 @@ impl GraphBuilder {
             dtype: "float32".into(),
             family: None,
             layout: false,
+            reuses: None,
+            fused: false,
+            opaque: false,
+            partial: false,
             choices,
         });
         result

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch import nn
 
 import hap
 from hap.balance import MemoryParts
@@ -22,6 +23,8 @@ BUILD = {
     "gpt2": lambda: models.gpt2(FLOAT, layers=1, batch=16, sequence=64, dropout=0.1),
     "bert, eager attention": lambda: models.bert(FLOAT, layers=1, batch=16, sequence=64, attention="eager"),
     "vgg19": lambda: models.vgg19(FLOAT, narrow=8, batch=8),
+    # Nearly all are logits, and the embedding, which is the head's weight, too.
+    "many words": lambda: words(),
     "noisy": lambda: models.noisy(FLOAT, batch=512),
 }
 # What is planned for two devices: the model, their speeds and memory, options of the plan. Where whole parameters and
@@ -33,7 +36,28 @@ PLANS: list[tuple[str, tuple[float, ...], float, dict[str, Any]]] = [
     ("wide mlp", (1.0, 1.0), 1e12, {"required_axis": "batch"}),
     ("wide mlp", (1.0, 1.0), LIMIT, {"required_axis": "batch"}),
     ("gpt2", (1.0, 3.0), 1e12, {"forbidden_axes": ["batch"]}),
+    ("many words", (1.0, 3.0), 1e12, {"required_axis": "batch"}),
 ]
+
+
+class Words(nn.Module):
+    """A language model of one layer, whose head shares its weight with the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(2000, 16)
+        self.layer = nn.Linear(16, 16)
+        self.head = nn.Linear(16, 2000, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.layer(self.embedding(tokens)).relu())
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def words() -> models.Built:
+    tokens = torch.randint(0, 2000, (2, 16, 40), generator=torch.Generator().manual_seed(0))
+    return Words(), (tokens[0], tokens[1]), {}
 
 
 def devices(speeds: tuple[float, ...], memory: float = 1e12) -> hap.Cluster:

@@ -15,6 +15,7 @@ from hap.placement import Placements
 from hap.rules import costs
 from hap.rules.choices import Choice, summable
 from hap.rules.naming import Axis
+from hap.rules.reuse import Reuse, find_reuse
 
 if TYPE_CHECKING:
     from hap.rules.annotate import AxisGraph
@@ -27,6 +28,7 @@ def to_json(axes: AxisGraph) -> bytes:
     graph = axes.graph
     # Layers have equal choices.
     written = cache(_choice)
+    reuse = find_reuse(graph)
     return msgspec.json.encode(
         {
             "format": FORMAT,
@@ -42,7 +44,7 @@ def to_json(axes: AxisGraph) -> bytes:
                 for tensor, occurrences in zip(graph.tensors, axes.occurrences, strict=True)
             ],
             "inputs": [{"kind": i.kind, "name": i.name, "tensor": i.tensor} for i in graph.inputs],
-            "operators": [_operator(axes, index, written) for index in range(len(graph.operators))],
+            "operators": [_operator(axes, index, written, reuse) for index in range(len(graph.operators))],
             "outputs": [
                 {"kind": o.kind, "name": o.name, "tensor": o.tensor, "of": o.of}
                 for o in graph.outputs
@@ -61,7 +63,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return written
 
 
-def _operator(axes: AxisGraph, index: int, written: Callable[[Choice], msgspec.Raw]) -> dict[str, Any]:
+def _operator(axes: AxisGraph, index: int, written: Callable[[Choice], msgspec.Raw], reuse: Reuse) -> dict[str, Any]:
     operator, call, bound = axes.graph.operators[index], axes.calls[index], axes.bound[index]
     operand_bytes, result_bytes = costs.touched(call, None if bound is None else bound.rule)
     family = costs.family(operator.target)
@@ -76,6 +78,8 @@ def _operator(axes: AxisGraph, index: int, written: Callable[[Choice], msgspec.R
         "dtype": costs.dtype_name(costs.speed_dtype(call)),
         **({} if family is None else {"family": family}),
         "layout": axes.layout[index],
+        **({"reuses": reuse.reuses[index]} if index in reuse.reuses else {}),
+        **{name: True for name in ("fused", "opaque", "partial") if index in getattr(reuse, name)},
         "choices": list(map(written, axes.choices[index])),
     }
 

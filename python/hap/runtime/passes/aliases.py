@@ -1,8 +1,8 @@
 """Which values of a graph may share memory, when that memory is last read, and whether a step may write to it.
 
-Only ATen's schemas are believed: a result that they do not mark as a view is memory of its own. Whatever else is called
-(collectives, operators of hap's own or of users) may return or keep what it is given: memory that went through it, or
-came from outside, is never written to.
+What :mod:`hap.operators.memory` says of operators is believed. Whatever else is called (collectives, operators of
+hap's own or of users) may return or keep what it is given: memory that went through it, or came from outside, is never
+written to.
 """
 
 from __future__ import annotations
@@ -14,16 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hap import operators  # noqa: F401  defines torch.ops.hap
-
-aten = torch.ops.aten
-
-_FRESH = frozenset({torch.ops.hap.dropout.default})
-"""Operators of hap's own whose result is memory of its own."""
-_WHOLE = frozenset({"view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "detach", "alias"})
-"""Views that show each element of what they view once."""
-_UNMARKED = frozenset({"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "lift"})
-"""Operators whose schema hides that their result is a view."""
+from hap.operators.memory import is_opaque, shows_all
 
 
 class Aliases:
@@ -60,7 +51,11 @@ class Aliases:
         if views is None:
             self._foreign[node] = True
             views = node.all_input_nodes
-        elif views and not (_shows_all(node) and self._partial.isdisjoint(views)):
+        elif views and not (
+            isinstance(node.target, torch._ops.OpOverload)
+            and shows_all(node.target)
+            and self._partial.isdisjoint(views)
+        ):
             self._partial.add(node)
         for one in views:
             self.unite(node, one)
@@ -106,16 +101,9 @@ def viewed(node: fx.Node) -> list[fx.Node] | None:
         inner = viewed(source)
         # Several results of an operator that makes no views are several pieces of memory.
         return inner if inner is None or not inner else [source]
-    if node.target in _FRESH:
-        return []
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+    if not isinstance(node.target, torch._ops.OpOverload) or is_opaque(node.target):
         return None
     schema = node.target._schema
-    if not any(result.alias_info is not None for result in schema.returns):
-        # What is made of other operators may return its operand all the same.
-        composite = torch._C.DispatchKey.CompositeImplicitAutograd
-        unknown = schema.name.removeprefix("aten::") in _UNMARKED
-        return None if unknown or node.target.has_kernel_for_dispatch_key(composite) else []
     given = [*zip(schema.arguments, node.args, strict=False)]
     given += [(argument, node.kwargs[argument.name]) for argument in schema.arguments if argument.name in node.kwargs]
     found: list[fx.Node] = []
@@ -123,12 +111,6 @@ def viewed(node: fx.Node) -> list[fx.Node] | None:
         if argument.alias_info is not None:
             fx.node.map_arg(value, found.append)
     return found
-
-
-def _shows_all(node: fx.Node) -> bool:
-    """Whether a view shows each element of what it views once; what was written to shows itself."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and (schema.is_mutable or schema.name.removeprefix("aten::") in _WHOLE)
 
 
 def owned(forward: fx.Graph, saved: int) -> list[set[int]]:
