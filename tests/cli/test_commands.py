@@ -29,10 +29,10 @@ def run(*arguments, code=0):
     return found.stdout, found.stderr
 
 
-def run_json(command, *arguments, code=0):
+def run_json(command, *arguments, code=0, schema=None):
     """What a command prints with ``--json``, which keeps to its schema."""
     found = json.loads(run(command, *arguments, "--json", code=code)[0])
-    jsonschema.validate(found, json.loads((SCHEMAS / f"{command}.json").read_text()))
+    jsonschema.validate(found, json.loads((SCHEMAS / f"{schema or command}.json").read_text()))
     return found
 
 
@@ -53,7 +53,7 @@ def planned(tmp_path_factory):
     return found, folder / "plan.json"
 
 
-@pytest.mark.parametrize("command", results.RESULTS)
+@pytest.mark.parametrize("command", [*results.RESULTS, "compare", "explain"])
 def test_schemas_are_those_of_the_documentation(command):
     assert run("schema", command)[0] == (SCHEMAS / f"{command}.json").read_text(), (
         f"fields may be added, by: hap schema {command} > docs/schemas/{command}.json; else raise the format's number"
@@ -93,6 +93,22 @@ def test_a_step_is_simulated_on_these_devices_and_on_others(planned, tmp_path):
     assert faster["compute"][0] < found["compute"][0]
     text, _ = run("simulate", planned[1], "--model", SMALL)
     assert text.startswith("step ")
+
+
+def test_a_plan_is_explained_with_what_else_there_is(planned):
+    found = run_json("explain", planned[1], "--op", "addmm", "--model", SMALL, "--what-if")
+    (operator,) = found["operators"]
+    chosen = next(each for each in found["alternatives"] if each["chosen"])
+    assert chosen["axis"] == operator["axis"] == "batch"
+    assert chosen["step"] == pytest.approx(found["step"])
+    assert found["what_if"][0]["obstacle"] or found["what_if"][0]["after"] >= found["step"]
+    text, _ = run("explain", planned[1], "--axis", "batch", "--model", SMALL, "--what-if")
+    assert "what if nothing is split along batch" in text
+    text, _ = run("explain", planned[1], "--op", "addmm", "--model", SMALL)
+    assert "* batch" in text
+    found = run_json("explain", planned[1], planned[1], schema="compare")
+    assert found["operators"] == []
+    assert run("explain", planned[1], planned[1])[0].startswith("step ")
 
 
 def test_check_tells_equal_from_different():
@@ -141,6 +157,7 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("plan", f"{MODEL}:wrong", *DEVICES), "expected the function to return"),
         (("plan", f"{MODEL}:raising", *DEVICES), "ZeroDivisionError"),
         (("devices", "--link", "10GbE"), "need --devices"),
+        (("explain", "none.json"), "No such file"),
         (("simulate", "none.json", "--model", SMALL), "No such file"),
     ],
 )

@@ -66,6 +66,9 @@ def test_commands(names):
         "import torch\nfrom tests.examples.test_readme import Regression\n\n"
         "def build():\n    return Regression(), (torch.randn(12, 8), torch.randn(12))\n"
     )
+    # Of one device less; its first linear layer is the operator that the example asks about.
+    other = hap.plan(Regression(), devices=["V100", "P100"], example_inputs=(names["x"], names["y"]))
+    other.save("other.json")
     lines = COMMANDS.splitlines()
     assert len(lines) >= 5
     for line in lines:

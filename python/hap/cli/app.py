@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import msgspec
     from rich.console import Console
 
+    import hap
     from hap.cluster import Cluster
+    from hap.explain import Explanation
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,7 +68,9 @@ class Command(str, Enum):
     """What has a schema."""
 
     check = "check"
+    compare = "compare"
     devices = "devices"
+    explain = "explain"
     plan = "plan"
     profile = "profile"
     simulate = "simulate"
@@ -242,6 +246,74 @@ def plan(
     lines = str(made).splitlines()
     shown = lines if program else [line.removeprefix("# ") for line in lines if line.startswith("# ")]
     _print(result, as_json, lambda console, _: console.print("\n".join(shown), markup=False))
+
+
+@app.command()
+@reporting
+def explain(
+    plan: PlanFile,
+    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="a plan to compare it with")] = None,
+    module: Annotated[str | None, typer.Option("--module", metavar="NAME", help="operators of this module")] = None,
+    op: Annotated[str | None, typer.Option("--op", metavar="NAME", help="an operator, or a pattern of names")] = None,
+    axis: Annotated[str | None, typer.Option("--axis", metavar="NAME", help="this axis and what runs along it")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="for the alternatives of an operator, and --what-if")
+    ] = None,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="plan again without the axis, or without it for the operator")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Why a plan is as it is, or what differs between two.
+
+    The plan file is enough for most. What the search weighed for an operator (--op) and what a plan without it would
+    take (--what-if) need the model, too, since the file does not hold it.
+    """
+    import hap
+    from hap import explain as of
+    from hap.cli import show
+
+    planned = hap.Plan.load(plan)
+    if other is not None:
+        if module or op or axis or model or what_if:
+            raise HapError("hap explain: two plans are compared as a whole: leave out the options")
+        _print(of.compare(planned, hap.Plan.load(other)), as_json, show.difference)
+        return
+    if what_if and (model is None or (op is None) == (axis is None)):
+        raise HapError("hap explain: --what-if needs --model and either --axis or --op")
+    found = of.explain(planned, module=module, op=op, axis=axis)
+    if model is not None:
+        found = _with_model(planned, found, model, op, axis, what_if)
+    _print(found, as_json, show.explanation)
+
+
+def _with_model(
+    plan: hap.Plan, found: Explanation, model: str, op: str | None, axis: str | None, what_if: bool
+) -> Explanation:
+    """The explanation with what needs the model."""
+    import msgspec
+
+    from hap import explain as of
+    from hap.cli.arguments import read_model
+    from hap.planning.progress import Progress
+
+    if op is not None and len(found.operators) != 1:
+        names = ", ".join(each.name for each in found.operators[:10])
+        raise HapError(f"--op: alternatives are told of one operator; {op} fits {len(found.operators)}: {names}")
+    module, args, kwargs = read_model(model)
+    with Progress() as shown:
+        shown.update("tracing")
+        axes = of.graph_of(plan, module, args, kwargs)
+    again = []
+    if op is None and axis is not None and what_if:
+        again = [of.without_axis(plan, axes, axis)]
+    if op is None:
+        return msgspec.structs.replace(found, what_if=again)
+    (operator,) = found.operators
+    if what_if:
+        again = [of.without_choice(plan, axes, operator.name, operator.axis)]
+    alternatives = of.alternatives(plan, axes, operator.name)
+    return msgspec.structs.replace(found, what_if=again, alternatives=alternatives)
 
 
 @app.command()

@@ -119,9 +119,17 @@ RESULTS: dict[str, type[msgspec.Struct]] = {
     "profile": Profile,
     "simulate": Simulated,
 }
-"""By command."""
+"""By command; those of ``hap explain`` are in :mod:`hap.explain.data`."""
+
+
+def result_of(command: str) -> type[msgspec.Struct]:
+    """What a command prints; ``compare`` is ``hap explain`` of two plans."""
+    from hap.explain import Difference, Explanation
+
+    explained: dict[str, type[msgspec.Struct]] = {"compare": Difference, "explain": Explanation}
+    return (RESULTS | explained)[command]
 
 
 def schema(command: str) -> bytes:
     """The JSON schema of what a command prints with ``--json``, indented."""
-    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(RESULTS[command])), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(result_of(command))), indent=2) + b"\n"
