@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from hap.cli import results
@@ -47,11 +46,10 @@ def members(cluster: Cluster) -> tuple[results.Member, ...]:
 
 def planned(plan: hap.Plan, output: str | None) -> results.Planned:
     """What a plan says."""
+    from hap.explain.use import conversions
     from hap.planning.problem import split_axes
-    from hap.program import Convert
 
     devices = plan.cluster.devices
-    conversions = Counter(each.conversion for each in plan.program.instructions if isinstance(each, Convert))
     return results.Planned(
         output=output,
         devices=tuple(device.name for device in devices),
@@ -65,7 +63,7 @@ def planned(plan: hap.Plan, output: str | None) -> results.Planned:
         splits={axis: plan.units(axis) for axis in split_axes(plan.program)},
         baselines=plan.baselines,
         obstacles=dict(plan.obstacles),
-        conversions={name: conversions[name] for name in sorted(conversions)},
+        conversions=dict(sorted(conversions(plan).items())),
         replicated=tuple(each.operator for each in plan.replicated),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hap.explain.data import Changed, Difference
-from hap.explain.use import conversions
+from hap.explain.use import conversions, first_runs
 from hap.planning.plan import Plan
 from hap.planning.problem import split_axes
 from hap.program import Compute, InputInstruction
@@ -13,7 +13,7 @@ def compare(one: Plan, other: Plan) -> Difference:
     """What differs between two plans, of one model or of two."""
     split = [{name: plan.units(name) for name in split_axes(plan.program)} for plan in (one, other)]
     stored = [_stored(plan) for plan in (one, other)]
-    runs = [_runs(plan) for plan in (one, other)]
+    runs = [first_runs(plan.program) for plan in (one, other)]
     counts = [conversions(plan) for plan in (one, other)]
     both = [name for name in runs[0] if name in runs[1] and _shown(runs[0][name]) != _shown(runs[1][name])]
     return Difference(
@@ -47,15 +47,6 @@ def compare(one: Plan, other: Plan) -> Difference:
 def _stored(plan: Plan) -> dict[str, str]:
     inputs = (each for each in plan.program.instructions if isinstance(each, InputInstruction))
     return {each.tensor: ",".join(each.placement) for each in inputs}
-
-
-def _runs(plan: Plan) -> dict[str, Compute]:
-    """The first run of each operator."""
-    found: dict[str, Compute] = {}
-    for each in plan.program.instructions:
-        if isinstance(each, Compute):
-            found.setdefault(each.operator, each)
-    return found
 
 
 def _shown(run: Compute) -> str:

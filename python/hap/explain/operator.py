@@ -10,12 +10,13 @@ import msgspec
 
 from hap.errors import PlanError
 from hap.explain.data import Alternative, Move
+from hap.explain.use import first_runs
 from hap.planning.engine import Constraints, NoProgramError, Prices, Synthesis, parse_program
 from hap.planning.pins import as_given, read_pins
 from hap.planning.prices import busiest
 from hap.planning.setup import make_problem
 from hap.planning.subsets import news
-from hap.program import Compute, Convert, InputInstruction, OutputInstruction, Program
+from hap.program import Compute, Convert, InputInstruction, OutputInstruction
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,7 +60,7 @@ def alternatives(plan: Plan, axes: AxisGraph, operator: str) -> list[Alternative
     from hap.rules import divided
 
     axes = divided(axes, plan.classes)
-    runs = _runs(plan.program)
+    runs = first_runs(plan.program)
     if operator not in runs:
         raise PlanError(f'the program has no operator "{operator}"')
     whole = _problem(plan, axes)
@@ -162,7 +163,7 @@ class _Frame:
             prices = Prices((1.0 / devices,) * devices, 0.0)
         bound = msgspec.structs.replace(constraints, placements=results)
         found = problem.engine.synthesise(self.plan.splits, prices, bound)
-        runs = _runs(parse_program(found.program))
+        runs = first_runs(parse_program(found.program))
         operator = axes.graph.operators[self.place].name
         if _chosen(axes, self.place, runs[operator]) != taken[self.place]:
             raise NoProgramError("the whole operator on every device makes the same, and is cheaper")
@@ -225,15 +226,6 @@ def _as_stored(plan: Plan, axes: AxisGraph) -> Constraints:
         elif isinstance(each, OutputInstruction) and each.name in outputs:
             ended[each.name] = each.placement
     return Constraints(placements=stored, outputs=ended)
-
-
-def _runs(program: Program) -> dict[str, Compute]:
-    """The first run of each operator."""
-    found: dict[str, Compute] = {}
-    for each in program.instructions:
-        if isinstance(each, Compute):
-            found.setdefault(each.operator, each)
-    return found
 
 
 def _along(axes: AxisGraph, choice: Choice) -> str | None:

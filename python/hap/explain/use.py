@@ -13,7 +13,7 @@ from hap.explain.data import AxisUse, DeviceUse, Explanation, OperatorUse, Share
 from hap.planning.details import Details, Line
 from hap.planning.plan import Plan
 from hap.planning.problem import split_axes
-from hap.program import Compute, Convert
+from hap.program import Compute, Convert, Program
 
 # Of the memory that a device may use, the part from which memory is called its limit.
 FULL = 0.95
@@ -208,4 +208,13 @@ def conversions(plan: Plan) -> dict[str, int]:
     for each in plan.program.instructions:
         if isinstance(each, Convert):
             found[each.conversion] = found.get(each.conversion, 0) + 1
+    return found
+
+
+def first_runs(program: Program) -> dict[str, Compute]:
+    """The first run of each operator, by its name, in the program's order."""
+    found: dict[str, Compute] = {}
+    for each in program.instructions:
+        if isinstance(each, Compute):
+            found.setdefault(each.operator, each)
     return found
