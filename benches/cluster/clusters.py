@@ -41,7 +41,7 @@ CLUSTERS: dict[str, hap.Cluster] = {
     "80:40:40:40": _flat([80, 40, 40, 40], 500),
     "hosts, 50 Mbit/s": _hosts(50),
     "hosts, 200 Mbit/s": _hosts(200),
-    "60:20, little memory": _flat([60, 20, 60, 20], 500, RESERVE + 440 * MEBIBYTE),
+    "60:20, little memory": _flat([60, 20, 60, 20], 500, RESERVE + 360 * MEBIBYTE),
     "equal": _flat([50, 50], 500),
 }
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benches.cluster import enter, network, processors
 from benches.cluster.layout import Host, Share, hosts, shares
-from benches.cluster.leftovers import MARK, folder_of, name_of, remove_orphans
+from benches.cluster.leftovers import MARK, folder_of, kill, name_of, remove_orphans
 
 import hap
 
@@ -92,8 +92,8 @@ class Emulated:
             if any(agent.poll() is None for agent in agents):
                 raise EmulationError(f"the command took longer than {timeout:.0f} seconds")
         finally:
-            for agent in agents:
-                agent.terminate()
+            # Those that have failed or take too long would wait for each other.
+            kill(self.name)
             for agent in agents:
                 agent.wait()
 

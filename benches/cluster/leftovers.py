@@ -37,14 +37,20 @@ def folder_of(name: str) -> Path:
     return Path(tempfile.gettempdir()) / f"{name}-files"
 
 
-def remove(name: str) -> None:
-    """Kills the cluster's processes, then removes its namespaces, control groups and files."""
+def kill(name: str) -> None:
+    """Kills the cluster's processes and waits for their end."""
     deadline = time.monotonic() + PATIENCE
     while (left := list(processes(name))) and time.monotonic() < deadline:
         for number in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         time.sleep(0.02)
+
+
+def remove(name: str) -> None:
+    """Kills the cluster's processes, then removes its namespaces, control groups and files."""
+    kill(name)
+    deadline = time.monotonic() + PATIENCE
     for namespace in _named(NAMESPACES, name):
         subprocess.run(["ip", "netns", "delete", namespace.name], capture_output=True)
     for root in (CPU, MEMORY):
