@@ -73,13 +73,12 @@ def with_memories(cluster: hap.Cluster, memories: Sequence[float]) -> hap.Cluste
     return hap.Cluster.from_json(json.dumps(text))
 
 
-def reference(name: str) -> list[float]:
-    """The losses of a pair on one device, computed the first time."""
+def reference(name: str, profile: Path) -> dict[str, Any]:
+    """The losses of a pair on one device, and the other systems' steps as hap predicts them."""
     file = file_of(name, "references")
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "benches.cluster.reference", name, str(file)]
-        subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "benches.cluster.reference", name, str(profile), str(file)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)
     return json.loads(file.read_text())
 
 
@@ -89,18 +88,22 @@ def measured(name: str, *, fresh: bool, seconds: float) -> dict[str, Any]:
     if file.exists() and not fresh:
         return json.loads(file.read_text())
     file.parent.mkdir(parents=True, exist_ok=True)
-    pair, profile = PAIRS[name], str(profiled(PAIRS[name].cluster))
-    began = time.monotonic()
+    pair, profile = PAIRS[name], profiled(PAIRS[name].cluster)
+    began, alone = time.monotonic(), reference(name, profile)
     groups = [list(pair.systems)] if pair.together else [[system] for system in pair.systems]
-    found: dict[str, Any] = {"systems": {}, "plan": None, "reference": reference(name)}
+    found: dict[str, Any] = {"systems": {}, "plan": None, "reference": alone["losses"]}
     for group in groups:
         say(f"{name}: {', '.join(group)}")
-        one = _job({"pair": name, "systems": group, "profile": profile, "seconds": seconds / len(groups)}, file)
+        one = _job({"pair": name, "systems": group, "profile": str(profile), "seconds": seconds / len(groups)}, file)
         if one is not None:
             found["systems"] |= one["systems"]
-            found["plan"] = found["plan"] or one["plan"]
+            if one["plan"] is not None:
+                found["plan"] = one["plan"]["line"]
+                alone["predicted"]["hap"] = one["plan"]["seconds"]
     for system, one in found["systems"].items():
         difference = report.differences(one["loss"], found["reference"])
+        simulated = alone["predicted"][system]
+        one["predicted"] = None if simulated is None else simulated + one["optimising"]
         if not difference < TOLERANCE:
             raise ValueError(f"{name}: {system}: losses differ from those of one device by {difference:.1e} of them")
     found["took"] = time.monotonic() - began

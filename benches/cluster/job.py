@@ -14,7 +14,6 @@ import torch.distributed as dist
 from benches.cluster import systems
 from benches.cluster.described import in_a_line
 from benches.cluster.pairs import PAIRS
-from benches.cluster.predictions import predictions
 from benches.cluster.systems import System
 
 import hap
@@ -48,12 +47,11 @@ class Request:
 
 @dataclass
 class Prepared:
-    """The systems, ready to train; ``simulated``, on rank 0, are their seconds as hap predicts them."""
+    """The systems, ready to train."""
 
     request: Request
     contestants: dict[str, System]
     plan: hap.Plan | None
-    simulated: dict[str, float | None]
     batches: list[systems.Batch]
 
 
@@ -99,13 +97,7 @@ def prepare(request: Request) -> Prepared:
             contestants[name] = systems.tensor_parallel(workload, model)
         else:
             contestants[name] = systems.data_parallel(model, even if name == "ddp_even" else fair)
-    simulated: dict[str, float | None] = {}
-    if dist.get_rank() == 0:
-        others = [name for name in request.systems if name != "hap"]
-        simulated = predictions(workload, cluster, batches[0], others)
-        if plan is not None:
-            simulated["hap"] = plan.predicted_time
-    return Prepared(request, contestants, plan, simulated, batches)
+    return Prepared(request, contestants, plan, batches)
 
 
 def measure(prepared: Prepared) -> Turns:
@@ -138,15 +130,15 @@ def finish(prepared: Prepared, turns: Turns, result: Path) -> None:
         for name, system in prepared.contestants.items():
             ends = [max(ranks) for ranks in zip(*(ends[name] for ends, _, _ in everybody), strict=True)]
             by_rank = list(zip(*(losses[name] for _, losses, _ in everybody), strict=True))
-            simulated = prepared.simulated[name]
             counted = [number for number, counts in enumerate(turns.counts[name]) if counts]
             found[name] = {
                 "seconds": [ends[number] - ends[number - 1] for number in counted],
-                "predicted": simulated and simulated + max(seconds[name] for _, _, seconds in everybody),
+                "optimising": max(seconds[name] for _, _, seconds in everybody),
                 "loss": [sum(ranks) / len(ranks) if system.partial else ranks[0] for ranks in by_rank],
             }
         plan = prepared.plan
-        result.write_text(json.dumps({"systems": found, "plan": plan and in_a_line(plan)}))
+        described = plan and {"line": in_a_line(plan), "seconds": plan.predicted_time}
+        result.write_text(json.dumps({"systems": found, "plan": described}))
         if plan is not None:
             plan.save(result.with_suffix(".plan"))
     dist.barrier()

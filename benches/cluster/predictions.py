@@ -1,8 +1,7 @@
-"""What hap's simulator says of a step of every system, under one profile."""
+"""What hap's simulator says of a step of the other systems, under one profile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatch
 
@@ -15,12 +14,8 @@ from hap.planning.baselines import baseline, data_parallel, fully_sharded
 from hap.planning.setup import make_problem
 from hap.rules import AxisGraph, annotate
 
-Seconds = dict[str, float | None]
 
-
-def predictions(
-    workload: Workload, cluster: hap.Cluster, batch: Batch, names: Iterable[str]
-) -> dict[str, float | None]:
+def predictions(workload: Workload, cluster: hap.Cluster, batch: Batch) -> dict[str, float | None]:
     """Seconds of a step by name of a system, without the optimiser; ``None`` for what would not fit into memory."""
     axes = annotate(hap.trace(workload.model(), batch))
     problem = make_problem(axes, cluster)
@@ -34,7 +29,7 @@ def predictions(
     if workload.tensor:
         only = msgspec.structs.replace(problem.constraints, allowed_axes=by_hand(workload, axes))
         found["tensor"] = baseline(problem, "tensor", only, problem.even).seconds
-    return {name: found[name] for name in names}
+    return found
 
 
 def padded_only(cluster: hap.Cluster) -> hap.Cluster:

@@ -1,4 +1,7 @@
-"""The losses of a pair's workload on one device: ``python -m benches.cluster.reference PAIR FILE``."""
+"""What is known of a pair without its cluster: ``python -m benches.cluster.reference PAIR PROFILE FILE``.
+
+That is the losses of the first steps on one device, and how long the other systems' steps take by hap's simulator.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,23 @@ from pathlib import Path
 import torch
 from benches.cluster import systems
 from benches.cluster.pairs import PAIRS
+from benches.cluster.predictions import predictions
+
+import hap
 
 STEPS = 8
 """Steps whose losses are compared; ranks' sums round otherwise, and training lets that grow."""
 
 
 def main() -> None:
-    """Trains the whole batches, with one thread."""
-    name, file = sys.argv[1:]
+    """Trains the whole batches, with one thread; simulates."""
+    name, profile, file = sys.argv[1:]
     torch.set_num_threads(1)
     workload = PAIRS[name].workload
     system = systems.single(workload.model())
     losses = [system.step(workload.data(step)).item() for step in range(STEPS)]
-    Path(file).write_text(json.dumps(losses))
+    predicted = predictions(workload, hap.Cluster.load(profile), workload.data(0))
+    Path(file).write_text(json.dumps({"losses": losses, "predicted": predicted}))
 
 
 if __name__ == "__main__":
