@@ -86,9 +86,9 @@ def prepare(request: Request) -> Prepared:
     even = systems.proportional(workload.samples, [1.0] * len(cluster.devices))
     fair = systems.proportional(workload.samples, [device.speed for device in cluster.devices])
     batches = [workload.data(step) for step in range(2 * TURN)]
-    model, plan = workload.model(), None
-    contestants = {}
+    contestants, plan = {}, None
     for name in request.systems:
+        model = workload.model()
         if name == "hap":
             contestants[name], plan = systems.planned(model, cluster, batches[0])
         elif name == "fsdp2":

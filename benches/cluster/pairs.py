@@ -48,7 +48,7 @@ _LIST = (
     Pair("80:40:40:40", "vgg", workloads.vgg(96)),
     Pair("80:40:40:40", "dlrm", workloads.dlrm(4096, hidden=512)),
     Pair("hosts, 50 Mbit/s", "gpt2", workloads.gpt2(16, width=192)),
-    Pair("hosts, 50 Mbit/s", "dlrm", workloads.dlrm(1024, rows=2048)),
+    Pair("hosts, 50 Mbit/s", "dlrm", workloads.dlrm(8192, hidden=512)),
     Pair("hosts, 200 Mbit/s", "bert_moe", workloads.bert_moe(32, experts=8)),
     Pair("hosts, 200 Mbit/s", "vgg", workloads.vgg(96)),
     Pair("60:20, little memory", "gpt2", workloads.gpt2(16, length=32, width=768, layers=6), together=False),

@@ -1,12 +1,11 @@
 """The systems that are compared, each as a function that trains one step on a global batch.
 
-All train copies of one model on the same batches by AdamW, and all compute the gradient of the mean loss over the
-global batch.
+All take the model that they are given, train it on the same batches by AdamW, and compute the gradient of the mean loss
+over the global batch.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -71,7 +70,7 @@ def single(model: nn.Module) -> System:
 
 def data_parallel(model: nn.Module, shares: Sequence[int]) -> System:
     """PyTorch's DistributedDataParallel with ``shares[r]`` of the batch's samples on rank r."""
-    replica = DistributedDataParallel(copy.deepcopy(model), gradient_as_bucket_view=True)
+    replica = DistributedDataParallel(model, gradient_as_bucket_view=True)
     return _on_shares(replica, replica.parameters(), shares)
 
 
@@ -81,12 +80,11 @@ def fully_sharded(model: nn.Module, units: str, shares: Sequence[int], *, keep: 
     Where memory allows to ``keep`` them, they are gathered once a step; else again in the backward.
     """
     mesh = _mesh()
-    sharded = copy.deepcopy(model)
-    for name, module in sharded.named_modules():
+    for name, module in model.named_modules():
         if fnmatch(name, units) and name.count(".") == units.count(".") and any(True for _ in module.parameters()):
             fully_shard(module, mesh=mesh, reshard_after_forward=not keep)
-    fully_shard(sharded, mesh=mesh, reshard_after_forward=not keep)
-    return _on_shares(sharded, sharded.parameters(), shares)
+    fully_shard(model, mesh=mesh, reshard_after_forward=not keep)
+    return _on_shares(model, model.parameters(), shares)
 
 
 def _on_shares(model: nn.Module, parameters: Iterable[nn.Parameter], shares: Sequence[int]) -> System:
@@ -98,14 +96,13 @@ def _on_shares(model: nn.Module, parameters: Iterable[nn.Parameter], shares: Seq
 
 def tensor_parallel(workload: Workload, model: nn.Module) -> System:
     """PyTorch's tensor parallelism as people write it by hand, in even parts; what is not named is whole everywhere."""
-    split = copy.deepcopy(model)
-    parallelize_module(split, _mesh(), {name: style() for name, style in workload.tensor.items()})
-    return System(split, optimisers(split.parameters()))
+    parallelize_module(model, _mesh(), {name: style() for name, style in workload.tensor.items()})
+    return System(model, optimisers(model.parameters()))
 
 
 def planned(model: nn.Module, cluster: hap.Cluster, batch: Batch) -> tuple[System, hap.Plan]:
     """The model under hap, and the plan."""
-    parallel = hap.parallelize(copy.deepcopy(model), devices=cluster, example_inputs=batch)
+    parallel = hap.parallelize(model, devices=cluster, example_inputs=batch)
     return System(parallel, optimisers(parallel.parameters())), parallel.plan
 
 
