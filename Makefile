@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-full lint bench bench-table bench-paper bench-cluster bench-quick format coverage clean
+.PHONY: build demo test test-full dist lint bench bench-table bench-paper bench-cluster bench-quick format coverage clean
 
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$$python" && break; done)
@@ -89,5 +89,11 @@ bench-cluster: build
 bench-quick: build
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m benches.cluster.bench --quick
 
+# The wheel and the source distribution, and a plan made by the wheel where nothing else of hap is installed.
+dist: $(VENV)/.built
+	@rm -rf dist
+	@$(BIN)/maturin build --release --sdist --out dist > $(VENV)/dist.log 2>&1 || { cat $(VENV)/dist.log; exit 1; }
+	@$(BIN)/python tests/wheel.py dist
+
 clean:
-	rm -rf $(VENV) target python/hap/*.so
+	rm -rf $(VENV) dist target python/hap/*.so
