@@ -8,8 +8,9 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 pyth
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$$python" && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-# The profile that development installs are built with; wheels take `release`.
+# The profiles that development installs and wheels are built with.
 PROFILE ?= quick
+WHEEL ?= release
 # Tests share the processors as processes; a thread pool in each would only get in the way.
 TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest
 
@@ -92,7 +93,7 @@ bench-quick: build
 # The wheel and the source distribution, and a plan made by the wheel where nothing else of hap is installed.
 dist: $(VENV)/.built
 	@rm -rf dist
-	@$(BIN)/maturin build --release --sdist --out dist > $(VENV)/dist.log 2>&1 || { cat $(VENV)/dist.log; exit 1; }
+	@$(BIN)/maturin build --profile $(WHEEL) --sdist --out dist > $(VENV)/dist.log 2>&1 || { cat $(VENV)/dist.log; exit 1; }
 	@$(BIN)/python tests/wheel.py dist
 
 clean:

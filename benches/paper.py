@@ -24,10 +24,10 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from benches import models
 from benches.document import write_part
 
 import hap
-from benches import models
 from hap.cluster import Cluster, CollectiveCost, Device, Link
 from hap.planning.baselines import baselines
 from hap.planning.outer import search
