@@ -88,6 +88,15 @@ pub struct Proven {
     pub simulation: Simulation,
 }
 
+impl Proven {
+    /// Whether no device holds more than it may, unless another program holds as much there.
+    pub fn fits(&self, other: &Self, capacities: &[f64]) -> bool {
+        let held = self.simulation.memory.iter().zip(&other.simulation.memory);
+        held.zip(capacities)
+            .all(|((held, other), capacity)| *held <= other.max(*capacity))
+    }
+}
+
 /// A valid program with the all-reduces of its gradients in buckets, where that makes no step longer and the devices'
 /// memory allows it.
 ///
@@ -117,8 +126,7 @@ pub fn merged(cluster: &Cluster, costs: &CostModel, names: &Names, options: &Opt
         return with;
     }
     let without = simulated(program, valid);
-    let mut held = memory.iter().zip(&without.simulation.memory).zip(&capacities);
-    match held.all(|((with, without), capacity)| *with <= without.max(*capacity)) {
+    match with.fits(&without, &capacities) {
         true => with,
         false => without,
     }

@@ -5,7 +5,7 @@
 //! * [`program`]: a distributed (SPMD) program, an ordered list of instructions;
 //! * [`cluster`]: the devices and the links between them;
 //! * [`shares`]: which fraction of each axis each device gets;
-//! * [`cost`]: what instructions cost; [`buckets`]: which all-reduces are one;
+//! * [`cost`]: what instructions cost; [`buckets`]: which all-reduces are one; [`prefetch`]: which collectives start early;
 //! * [`wellformed`]: the validator of graphs; [`validate`]: the validator of programs;
 //! * [`simulate`]: how long a step takes; [`memory`]: what it holds; [`stages`]: both as affine functions of the
 //!   shares;
@@ -22,6 +22,7 @@ pub mod cost;
 pub mod graph;
 pub mod memory;
 pub mod placement;
+pub mod prefetch;
 pub mod program;
 pub mod random;
 pub mod shares;

@@ -13,10 +13,10 @@
 //!   as long as they do. What is freed and made again is two values, each with its own life: a free ends none by
 //!   itself, since memory is given back at the last reader of a value and of its views; a result that is written to
 //!   the memory of an operand takes none of its own ([`reuse`]);
-//! * the operand of a collective other than an all-reduce lives until that has ended: at the first reader of its result or
-//!   at the next collective;
+//! * the operand of a collective that keeps it ([`ValidProgram::keeps`]) lives until that has ended: at the first reader
+//!   of its result or where a later one waits for that ([`ValidProgram::ended`]);
 //! * a bucket holds all its operands and results from its first instruction to its last;
-//! * *buffers*: what a collective needs beside its operand and result, while it runs. Shares that are padded are held
+//! * *buffers*: what a collective needs beside its operand and result, while it is under way. Shares that are padded are held
 //!   once per device, and once more where they are made so; a grouped gather or an exchange holds what is sent and
 //!   what is received. Where the shares lie one after another in memory, what is received is the result itself, or
 //!   what is sent the operand: along the tensor's first occurrence, but not along another split class of its axis; an
@@ -28,18 +28,19 @@
 mod buffers;
 mod holders;
 mod reuse;
+mod under_way;
 
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Graph, InputKind, OutputKind, Tensor};
 use crate::placement::Placement;
-use crate::program::Implementation;
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram, Value};
 use crate::wellformed::element_bytes;
 
-use buffers::{Needs, buffer_of, largest, needs};
+use buffers::{Need, at, largest, needs};
 pub use holders::{Holder, Purpose, holders};
+use under_way::under_way;
 
 /// What the peak of a device is made of, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,7 +53,7 @@ pub struct MemoryParts {
     pub optimiser: f64,
     /// Inputs, intermediate values, converted copies, outputs.
     pub activations: f64,
-    /// The largest communication buffer.
+    /// Communication buffers.
     pub buffers: f64,
 }
 
@@ -108,8 +109,9 @@ pub fn peaks(
     program: &ValidProgram,
     optimiser_tensors: u32,
 ) -> Vec<Peak> {
-    let storages = storages(graph, program);
-    let (trained, needs) = (trained(graph), needs(graph, devices, program));
+    let until = under_way(graph, program);
+    let (storages, needs) = (storages(graph, program, &until), needs(graph, devices, program, &until));
+    let trained = trained(graph);
     members
         .iter()
         .map(|&device| {
@@ -132,9 +134,9 @@ pub fn peaks(
                     peak.parts.optimiser += local.add(value, factor, &mut peak.slopes);
                 }
             }
-            if let Some(step) = program.steps.get(moment) {
-                let (bytes, slopes) = buffer_of(&local, devices, program, step);
-                peak.parts.buffers = bytes;
+            for need in at(&needs, moment) {
+                let (bytes, slopes) = largest(&local, devices, need);
+                peak.parts.buffers += bytes;
                 slopes.iter().for_each(|(axis, slope)| peak.slopes[*axis] += slope);
             }
             peak
@@ -210,7 +212,7 @@ impl Storages {
 }
 
 /// Who shares whose memory, and for how long.
-fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
+fn storages(graph: &Graph, program: &ValidProgram, until: &[usize]) -> Vec<Storage> {
     let end = program.steps.len().saturating_sub(1);
     let mut storages = Storages {
         list: Vec::new(),
@@ -241,7 +243,12 @@ fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
             Step::Convert { read, write, .. } => {
                 // A bucket is read and made as a whole.
                 let together = program.together(position);
-                storages.hold(*read, under_way(graph, program, position).max(*together.end()));
+                let sent = if program.keeps(position) {
+                    until[position]
+                } else {
+                    position
+                };
+                storages.hold(*read, sent.max(*together.end()));
                 storages.store(*write, Part::Activation, *together.start(), position);
             }
             Step::Free { .. } => {}
@@ -258,40 +265,6 @@ fn storages(graph: &Graph, program: &ValidProgram) -> Vec<Storage> {
     storages.list
 }
 
-/// The last position up to which the collective at a position may be sending its operand.
-fn under_way(graph: &Graph, program: &ValidProgram, position: usize) -> usize {
-    let Step::Convert {
-        implementation: Some(how),
-        write,
-        ..
-    } = &program.steps[position]
-    else {
-        return position;
-    };
-    if *how == Implementation::Builtin {
-        // Sums are made in a copy.
-        return position;
-    }
-    let ends = |step: &Step| match step {
-        Step::Compute {
-            operator,
-            choice,
-            reads,
-            ..
-        } => reads.contains(write) || !graph.operators[*operator].choices[*choice].collectives.is_empty(),
-        Step::Convert {
-            read, implementation, ..
-        } => read == write || implementation.is_some(),
-        Step::Output { read, .. } => read == write,
-        Step::Input { .. } | Step::Free { .. } => false,
-    };
-    let mut later = position + 1..program.steps.len();
-    later
-        .find(|&later| ends(&program.steps[later]))
-        .unwrap_or(program.steps.len())
-        - 1
-}
-
 /// By device among `members` and by instruction: all bytes that it holds, the optimiser's state included.
 pub fn over_program(
     graph: &Graph,
@@ -301,7 +274,8 @@ pub fn over_program(
     program: &ValidProgram,
     optimiser_tensors: u32,
 ) -> Vec<Vec<f64>> {
-    let (storages, needs) = (storages(graph, program), needs(graph, devices, program));
+    let until = under_way(graph, program);
+    let (storages, needs) = (storages(graph, program, &until), needs(graph, devices, program, &until));
     let peaks = peaks(graph, shares, devices, members, program, optimiser_tensors);
     let lines = peaks.iter().zip(members).map(|(peak, &device)| {
         let local = Local { graph, shares, device };
@@ -320,7 +294,7 @@ struct Local<'a> {
 
 impl Local<'_> {
     /// The bytes held at each instruction, beside the optimiser's state.
-    fn held(&self, devices: usize, program: &ValidProgram, storages: &[Storage], needs: &Needs) -> Vec<f64> {
+    fn held(&self, devices: usize, program: &ValidProgram, storages: &[Storage], needs: &[Need]) -> Vec<f64> {
         let mut change = vec![0.0; program.steps.len() + 1];
         for storage in storages {
             let bytes = self.bytes(&program.values[storage.value]);
@@ -333,14 +307,18 @@ impl Local<'_> {
             held += bytes;
             line.push(held);
         }
-        for (position, needs) in needs {
-            line[*position] += largest(self, devices, needs).0;
+        for need in needs {
+            let bytes = largest(self, devices, need).0;
+            // Most collectives need none, and may be under way for long.
+            if bytes > 0.0 {
+                line[need.from..=need.until].iter_mut().for_each(|held| *held += bytes);
+            }
         }
         line
     }
 
     /// The instruction at which the most is held; the first of several.
-    fn busiest(&self, devices: usize, program: &ValidProgram, storages: &[Storage], needs: &Needs) -> usize {
+    fn busiest(&self, devices: usize, program: &ValidProgram, storages: &[Storage], needs: &[Need]) -> usize {
         let held = self.held(devices, program, storages, needs);
         (1..held.len()).fold(0, |most, moment| if held[moment] > held[most] { moment } else { most })
     }

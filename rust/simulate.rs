@@ -8,8 +8,8 @@
 //!   reached it and the one before it has ended. It occupies the communication stream for its `t` seconds, and
 //!   takes the part `1 - overlap` of the computation stream meanwhile: what is computed at that time proceeds at
 //!   the rate `overlap`. So it costs the computation stream `(1 - overlap) * t`.
-//! * Collectives other than all-reduces keep their operand, so that only one of them is under way: at the next collective
-//!   the computation stream waits for its end.
+//! * Of collectives that keep their operands few are under way: where the next one of them starts, the computation stream
+//!   waits for the end of the first ones ([`ValidProgram::ended`]).
 //! * A bucket is one collective, reached where it stands, of all its operands and results.
 //! * A reader of a collective's result waits for its end; a device that need not read it goes on.
 //! * A composite operator is computed in equal parts with its collectives between them, each part a reader of the

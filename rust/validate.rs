@@ -161,6 +161,7 @@ impl Validator<'_> {
             _ => return Err("an input cannot be partial".into()),
         }
         let write = self.gain(tensor, placements);
+        self.valid.values[write].stored = true;
         self.stored[tensor] = Some(write);
         Ok(Step::Input { input, write })
     }

@@ -14,20 +14,35 @@ fn larger(one: Bytes, other: Bytes) -> Bytes {
     if other.0 > one.0 { other } else { one }
 }
 
-/// A collective that may need a buffer, and whether it is inside of a composite operator.
-type Need = (Transfer, bool);
-
-/// The collectives of the instructions that have any, by position.
-pub(super) type Needs = [(usize, Vec<Need>)];
-
-/// What the instructions of a program need, as [`Needs`].
-pub(super) fn needs(graph: &Graph, devices: usize, program: &ValidProgram) -> Vec<(usize, Vec<Need>)> {
-    let steps = program.steps.iter().enumerate();
-    let found = steps.map(|(position, step)| (position, needs_of(graph, devices, program, step)));
-    found.filter(|(_, needs)| !needs.is_empty()).collect()
+/// The collectives of an instruction, which may need a buffer.
+pub(super) struct Need {
+    /// The instruction.
+    pub from: usize,
+    /// The last one at which they may be under way.
+    pub until: usize,
+    /// Each, and whether it is inside of a composite operator: one of those at a time.
+    collectives: Vec<(Transfer, bool)>,
 }
 
-fn needs_of(graph: &Graph, devices: usize, program: &ValidProgram, step: &Step) -> Vec<Need> {
+/// What the instructions of a program need, in their order; `until` as by [`super::under_way()`].
+pub(super) fn needs(graph: &Graph, devices: usize, program: &ValidProgram, until: &[usize]) -> Vec<Need> {
+    let steps = program.steps.iter().zip(until).enumerate();
+    let found = steps.map(|(from, (step, &until))| Need {
+        from,
+        until,
+        collectives: collectives_of(graph, devices, program, step),
+    });
+    found.filter(|need| !need.collectives.is_empty()).collect()
+}
+
+/// What is needed at an instruction.
+pub(super) fn at(needs: &[Need], moment: usize) -> impl Iterator<Item = &Need> {
+    needs
+        .iter()
+        .filter(move |need| (need.from..=need.until).contains(&moment))
+}
+
+fn collectives_of(graph: &Graph, devices: usize, program: &ValidProgram, step: &Step) -> Vec<(Transfer, bool)> {
     match step {
         _ if devices == 1 => Vec::new(),
         Step::Convert {
@@ -48,14 +63,9 @@ fn needs_of(graph: &Graph, devices: usize, program: &ValidProgram, step: &Step) 
     }
 }
 
-/// The largest communication buffer of a step.
-pub(super) fn buffer_of(local: &Local, devices: usize, program: &ValidProgram, step: &Step) -> Bytes {
-    largest(local, devices, &needs_of(local.graph, devices, program, step))
-}
-
-/// The largest of the buffers.
-pub(super) fn largest(local: &Local, devices: usize, needs: &[Need]) -> Bytes {
-    let buffers = needs.iter().map(|(transfer, inside)| match inside {
+/// The largest of an instruction's buffers.
+pub(super) fn largest(local: &Local, devices: usize, need: &Need) -> Bytes {
+    let buffers = need.collectives.iter().map(|(transfer, inside)| match inside {
         true => inner_buffer(local, devices, transfer),
         false => buffer(local, devices, transfer),
     });

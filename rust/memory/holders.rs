@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Local, Part, buffer_of, needs, optimiser_factor, storages, trained};
+use super::{Local, Part, at, largest, needs, optimiser_factor, storages, trained, under_way};
 use crate::graph::Graph;
 use crate::placement::Placements;
 use crate::shares::Shares;
@@ -46,8 +46,9 @@ pub fn holders(
     optimiser_tensors: u32,
     count: usize,
 ) -> Vec<Vec<Holder>> {
-    let storages = storages(graph, program);
-    let (trained, needs) = (trained(graph), needs(graph, devices, program));
+    let until = under_way(graph, program);
+    let (storages, needs) = (storages(graph, program, &until), needs(graph, devices, program, &until));
+    let trained = trained(graph);
     let holder = |part: Purpose, value: usize, bytes: f64| {
         let value = &program.values[value];
         Holder {
@@ -75,18 +76,14 @@ pub fn holders(
                 found.push(holder(Purpose::Optimiser, storage.value, factor * bytes));
             }
         }
-        let step = program.steps.get(moment);
-        let made = match step {
-            Some(Step::Convert { write, .. }) => Some(*write),
-            Some(Step::Compute { writes, .. }) => writes.first().copied(),
-            _ => None,
-        };
-        if let (Some(step), Some(made)) = (step, made) {
-            found.push(holder(
-                Purpose::Buffer,
-                made,
-                buffer_of(&local, devices, program, step).0,
-            ));
+        for need in at(&needs, moment) {
+            let made = match &program.steps[need.from] {
+                Step::Convert { write, .. } => Some(write),
+                Step::Compute { writes, .. } => writes.first(),
+                _ => None,
+            };
+            let bytes = largest(&local, devices, need).0;
+            found.extend(made.map(|made| holder(Purpose::Buffer, *made, bytes)));
         }
         found.retain(|holder| holder.bytes > 0.0);
         found.sort_by(|one, other| other.bytes.total_cmp(&one.bytes).then(one.part.cmp(&other.part)));

@@ -1,9 +1,10 @@
 //! The walk over a program that a simulation is: what every stream does when.
 
+use std::collections::VecDeque;
+
 use super::{Event, Stream, collective_title};
 use crate::cost::{CostModel, Transfer};
 use crate::graph::{Choice, Graph};
-use crate::program::Conversion;
 use crate::validate::{Step, ValidProgram};
 
 /// A step as far as it has been walked.
@@ -19,8 +20,10 @@ pub(super) struct Run<'a> {
     pub network: f64,
     /// Start and end of the collectives so far, in order; they do not overlap each other.
     collectives: Vec<(f64, f64)>,
-    /// When the last collective ends, if it keeps its operand.
-    keeping: Option<f64>,
+    /// Collectives that must have ended where another one starts, and that one; those that are still to come.
+    ended: VecDeque<(usize, usize)>,
+    /// By position: when the collective there ends.
+    ends: Vec<f64>,
     /// By member: the first of [`Self::collectives`] that may end after its clock.
     pending: Vec<usize>,
     /// By member: when the last instruction began; never before the one ahead of it.
@@ -50,7 +53,8 @@ impl<'a> Run<'a> {
             clock: vec![0.0; count],
             network: 0.0,
             collectives: Vec::new(),
-            keeping: None,
+            ended: program.ended(costs.graph()).into(),
+            ends: vec![0.0; program.steps.len()],
             pending: vec![0; count],
             begun: vec![0.0; count],
             ready: vec![vec![0.0; count]; program.values.len()],
@@ -103,7 +107,9 @@ impl<'a> Run<'a> {
                 let ready = reads.iter().flat_map(|read| &self.ready[*read]);
                 let ready = ready.copied().fold(0.0, f64::max);
                 let name = || collective_title(self.graph, program, *conversion, &reads);
+                self.meet(position);
                 let end = self.collective(&transfer, ready, name);
+                self.ends[position] = end;
                 writes.iter().for_each(|write| self.ready[*write].fill(end));
             }
         }
@@ -114,16 +120,20 @@ impl<'a> Run<'a> {
         self.clock.iter().copied().fold(self.network, f64::max)
     }
 
+    /// Waits for the collectives that must have ended before that at a position.
+    fn meet(&mut self, position: usize) {
+        while let Some((before, _)) = self.ended.pop_front_if(|(_, by)| *by <= position) {
+            let end = self.ends[before];
+            self.clock.iter_mut().for_each(|clock| *clock = clock.max(end));
+        }
+    }
+
     /// A collective whose operand is `ready`; when it ends.
     fn collective(&mut self, transfer: &Transfer, ready: f64, name: impl Fn() -> String) -> f64 {
         let seconds = self.costs.transfer(transfer);
-        if let Some(end) = self.keeping {
-            self.clock.iter_mut().for_each(|clock| *clock = clock.max(end));
-        }
         let start = self.clock.iter().copied().fold(self.network.max(ready), f64::max);
         let end = start + seconds;
         self.network = end;
-        self.keeping = (transfer.conversion != Conversion::AllReduce).then_some(end);
         self.communication += seconds;
         self.collectives.push((start, end));
         self.begun.iter_mut().for_each(|begun| *begun = begun.max(start));

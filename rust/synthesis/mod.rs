@@ -1,7 +1,8 @@
 //! Exact synthesis: the cheapest program of a graph for fixed splits and prices.
 //!
 //! A graph becomes a weighted constraint problem ([`model`]) that the [`solver`] solves with a certificate; the solution
-//! becomes a program again ([`emit`], along the [`routes`] of classes), and gradients are reduced in [`buckets`].
+//! becomes a program again ([`emit`], along the [`routes`] of classes), gradients are reduced in [`buckets`], and gathers
+//! start early ([`prefetch`]).
 //!
 //! * [`request`]: what is asked and answered;
 //! * [`costs`]: what choices and conversions cost, and random costs; [`priced`]: true costs under prices;
@@ -19,6 +20,7 @@ use crate::buckets;
 use crate::cluster::Cluster;
 use crate::cost::CostModel;
 use crate::graph::Graph;
+use crate::prefetch;
 use crate::shares::{Shares, from_splits};
 use crate::simulate::{Options, Simulation};
 use crate::validate::ValidProgram;
@@ -100,6 +102,7 @@ pub fn synthesise_from(
     let costs = CostModel::new(graph, cluster, &shares);
     let found = with_costs(&costs, request, Search { started, warm, watch })?;
     let proven = buckets::merged(cluster, &costs, names, options, found.program);
+    let proven = prefetch::prefetched(cluster, &costs, options, proven);
     Ok(Made {
         synthesis: Synthesis {
             program: proven.program,

@@ -412,3 +412,32 @@ fn what_is_freed_is_gone_until_it_is_made_again_as_another_value() {
     assert!(with(&[(5, "free w R"), (7, "free t S0")]).is_err(), "g reads t's copy");
     assert!(with(&[(5, "free w R"), (8, "free t S0")]).is_ok());
 }
+
+/// Sums of several sizes are scattered one after another.
+#[test]
+fn collectives_under_way_keep_little_beside_their_largest_operand() {
+    let sizes = [("a", 800), ("b", 80), ("c", 16), ("d", 40), ("e", 800)];
+    let axes: Vec<(&str, u64)> = [("batch", 4)].into_iter().chain(sizes).collect();
+    let mut builder = GraphBuilder::new(&axes);
+    let x = builder.input(InputKind::Input, "x", &[0]);
+    let w = builder.input(InputKind::Parameter, "w", &[1]);
+    let mut lines = vec!["input x S0".to_owned(), "input w S0".to_owned()];
+    for (axis, (name, _)) in sizes.iter().enumerate() {
+        let sum = builder.operator(name, &[x], &[axis + 1], 1.0, &["S0 -> P"]);
+        builder.output(OutputKind::Output, name, sum, None);
+        lines.push(format!("compute {name} S0 -> P"));
+        lines.push(format!("convert {name} P S0 grouped"));
+        // Of what is stored and of sums nothing is kept.
+        if axis == 0 {
+            builder.output(OutputKind::Output, "w", w, None);
+            lines.push("convert w S0 R grouped".to_owned());
+        }
+    }
+    lines.push("output w w R".to_owned());
+    lines.extend(sizes.map(|(name, _)| format!("output {name} {name} S0")));
+    let graph = builder.finish();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let valid = validate(&graph, &program(&graph, &lines)).expect("a valid program");
+    // 80 and 16 are less than an eighth of 800, with 40 more. Of these three only 40 is left, and is little beside 800.
+    assert_eq!(valid.ended(&graph), [(3, 10), (6, 10), (8, 10)]);
+}

@@ -43,6 +43,7 @@ impl Validator<'_> {
             self.valid.values.push(Value {
                 tensor,
                 placements: placements.clone(),
+                stored: false,
             });
             self.there[tensor].push(self.valid.values.len() - 1);
             self.valid.values.len() - 1

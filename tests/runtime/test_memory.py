@@ -62,7 +62,7 @@ def words() -> models.Built:
 
 def devices(speeds: tuple[float, ...], memory: float = 1e12) -> hap.Cluster:
     boards = [hap.Device(flops=1e9 * speed, memory_bandwidth=1e9 * speed, memory=memory) for speed in speeds]
-    return hap.Cluster(boards, link=Link(bandwidth=1e9, latency=1e-6))
+    return hap.Cluster(boards, link=Link(bandwidth=1e9, latency=1e-6), overlap=1.0)
 
 
 def total(parts: MemoryParts) -> float:

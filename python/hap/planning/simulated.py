@@ -43,7 +43,7 @@ class SimulatedStep(msgspec.Struct, frozen=True):
         memory_parts: what the peak is made of.
         timeline: what the streams do when, in program order.
         memory_timeline: by device, seconds since the step began and the bytes held from then on. The optimiser's state
-            and the largest communication buffer count all the time.
+            counts all the time, communication buffers while their collectives are under way.
     """
 
     seconds: float

@@ -2,7 +2,7 @@
 
 Every compute instruction becomes the calls of its local code, every conversion a call of
 :mod:`hap.runtime.collectives`. Collectives start where they stand in the program and are waited for at the first use of
-their result; those that send their operand's memory at the next collective at the latest, so that little of it is held.
+their result; of those that keep their operands' memory (:attr:`hap.runtime.schedule.Change.keeps`) few are under way.
 Graphs run as generated straight-line code that frees each value after its last use and
 takes its arguments boxed: as one list that it empties, so that saved values are freed as the backward uses them up.
 """
@@ -10,6 +10,7 @@ takes its arguments boxed: as one list that it empties, so that saved values are
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,7 +22,7 @@ from torch import fx
 from torch.fx.graph import _BoxedCodeGen
 
 from hap.placement import Shard, parse
-from hap.program import Convert, Placements, Program, Splits
+from hap.program import Placements, Program, Splits
 from hap.rules.local import AllGather, AllReduce, Collective, Shift, Stack, Value, replace_values
 from hap.runtime import collectives
 from hap.runtime.along import Along
@@ -34,6 +35,9 @@ from hap.runtime.schedule import Apply, Change, Property, Schedule, Step, arrang
 
 if TYPE_CHECKING:
     from hap.rules import AxisGraph
+
+KEPT = 0.125
+"""Bytes of operands that collectives under way keep at most beside the largest, in parts of that; as in the core."""
 
 GIVEN, MADE = "hap_given", "hap_made"
 """In a node's ``meta``: the property that is given; or a step's number, a property of its, and it."""
@@ -161,8 +165,8 @@ class _Emitter:
         self.made: dict[Property, tuple[int, Property, Step]] = {}
         # Collectives that are not waited for yet, by what they yield.
         self.started: dict[Property, fx.Node] = {}
-        # The last collective, where it keeps its operand.
-        self.keeping: Property | None = None
+        # The last collectives that keep their operands, by what they yield, with the bytes of that.
+        self.keeping: deque[tuple[Property, int]] = deque()
         # Where what is reduced in a bucket lies in it, and the buckets that were waited for.
         self.members: dict[Property, tuple[int, tuple[int, ...]]] = {}
         self.totals: dict[fx.Node, fx.Node] = {}
@@ -217,11 +221,18 @@ class _Emitter:
             self.values[prop] = self.graph.create_node("call_function", collectives.member, (total,), way, name=name)
         return self.values[prop]
 
-    def meet(self, keeping: Property | None = None) -> None:
-        """Wait for the collective before, if that keeps its operand: another one follows, that for ``keeping``."""
-        if self.keeping in self.started:
-            self.value(self.keeping)
-        self.keeping = keeping
+    def meet(self, step: Change) -> None:
+        """Wait for the first of the collectives that keep operands, so that those beside the largest have few bytes.
+
+        The core's ``ValidProgram::ended`` says the same.
+        """
+        if not step.keeps:
+            return
+        self.keeping.append((step.gains, self.rewrite.axes.graph.tensors[step.gains.tensor].bytes))
+        while sum(sizes := [size for _, size in self.keeping]) > (1.0 + KEPT) * max(sizes):
+            first, _ = self.keeping.popleft()
+            if first in self.started:
+                self.value(first)
 
     def steps(self, steps: tuple[Step, ...]) -> None:
         """Write the nodes of all steps."""
@@ -236,12 +247,11 @@ class _Emitter:
                 if isinstance(step, Apply):
                     self.apply(step)
                 else:
-                    self.change(step.instruction, step.needs, step.gains)
+                    self.change(step)
 
     def together(self, changes: list[Change]) -> None:
         """Write the start of a bucket: one all-reduce of several tensors."""
         values = [self.value(change.needs) for change in changes]
-        self.meet()
         arguments: dict[str, Any] = {"name": changes[0].instruction.tensor, "group": self.group}
         started = self.graph.create_node("call_function", collectives.start, ("all_reduce_together", values), arguments)
         offset = 0
@@ -284,8 +294,6 @@ class _Emitter:
                 return self.graph.create_node("call_function", torch.unsqueeze, (value, 0))
             return value
 
-        self.meet()
-
         def call(function: Any, **kwargs: Any) -> fx.Node:
             shared = {"name": name, "group": self.group}
             return self.graph.create_node("call_function", function, (value,), kwargs | shared)
@@ -315,8 +323,9 @@ class _Emitter:
             return {key: self.on_device(item) for key, item in argument.items()}
         return argument
 
-    def change(self, instruction: Convert, source: Property, target: Property) -> None:
+    def change(self, step: Change) -> None:
         """Write a conversion, unless what it yields is there: a local one, or the start of a collective."""
+        instruction, source, target = step.instruction, step.needs, step.gains
         value = self.value(source)
         if target in self.values or target in self.started:
             return
@@ -331,7 +340,7 @@ class _Emitter:
             self.values[target] = self.graph.create_node("call_function", function, (value,), kwargs, name=name)
 
         def start(**kwargs: Any) -> None:
-            self.meet(None if instruction.conversion == "all_reduce" else target)
+            self.meet(step)
             arguments: dict[str, Any] = {"name": instruction.tensor, "group": self.group} | kwargs
             self.started[target] = self.graph.create_node(
                 "call_function",

@@ -55,11 +55,15 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A conversion."""
+    """A conversion; ``keeps`` tells whether it keeps memory for what it sends until it has ended.
+
+    Sums are made in a copy, and inputs are there all the time.
+    """
 
     instruction: Convert
     needs: Property
     gains: Property
+    keeps: bool
 
 
 Step: TypeAlias = Apply | Change
@@ -114,6 +118,7 @@ def arrange(axes: AxisGraph, program: Program) -> Schedule:
             case InputInstruction():
                 index = names.input(instruction.tensor, where)
                 inputs.append(Given(index, there.gain(axes.graph.inputs[index].tensor, instruction.placement)))
+                there.stored.add(inputs[-1].gains)
             case OutputInstruction():
                 prop = there.need(names.tensor(instruction.tensor, where), instruction.placement, where)
                 asked.append(Asked(names.output(instruction, where), prop))
@@ -140,6 +145,7 @@ class _There:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.held: set[Property] = set()
+        self.stored: set[Property] = set()
         self.generations: Counter[tuple[int, Placements]] = Counter()
 
     def current(self, tensor: int, placements: Placements) -> Property:
@@ -198,7 +204,8 @@ class _Names:
         if isinstance(instruction, Convert):
             tensor = self.tensor(instruction.tensor, where)
             source = there.need(tensor, instruction.source, where)
-            return Change(instruction, source, there.gain(tensor, instruction.target))
+            keeps = instruction.implementation not in (None, "builtin") and source not in there.stored
+            return Change(instruction, source, there.gain(tensor, instruction.target), keeps)
         if instruction.operator not in self.operators:
             raise LoweringError(f'{where} names the operator "{instruction.operator}", which the graph does not have')
         operator = self.operators[instruction.operator]
