@@ -16,7 +16,12 @@ pub type Set = u64;
 
 /// The numbers in a set, ascending.
 pub fn numbers(set: Set) -> impl Iterator<Item = usize> {
-    (0..Set::BITS as usize).filter(move |number| set >> number & 1 == 1)
+    let mut left = set;
+    std::iter::from_fn(move || {
+        let number = (left != 0).then_some(left.trailing_zeros() as usize);
+        left &= left.wrapping_sub(1);
+        number
+    })
 }
 
 /// How to create a set of placements, by the placement that is there.

@@ -229,8 +229,8 @@ class Engine:
         self._limits = limits or Limits()
         self._options = msgspec.json.encode({"optimiser_tensors": optimiser_tensors, "timeline": False}).decode()
         self._simulations: dict[tuple[str, bytes], Simulation] = {}
-        # By constraints, and whether memory has prices: under others the synthesis has other choices.
-        self._warm: dict[tuple[bytes, bool], WarmStart] = {}
+        # By constraints: under others the synthesis has other choices.
+        self._warm: dict[bytes, WarmStart] = {}
 
     def on(self, cluster: Cluster) -> Engine:
         """The same graph on another cluster, under the same limits; nobody observes it."""
@@ -254,8 +254,10 @@ class Engine:
             limits["work"] = work
         if limits:
             request["limits"] = limits
-        choices = (msgspec.json.encode(constraints), prices.memory is not None)
-        warm = self._warm.setdefault(choices, WarmStart())
+        # From one price of memory to the next, costs change too much for a warm start to save time.
+        warm = None
+        if prices.memory is None:
+            warm = self._warm.setdefault(msgspec.json.encode(constraints), WarmStart())
         started = time.perf_counter()
         try:
             text = self.graph.synthesise(

@@ -23,7 +23,7 @@ LOWEST, HIGHEST = 2.0**-8, 2.0**10
 RUNGS = 64
 # Below a rung that does not fit so few rungs are not looked at, and none below one that overruns by this fraction.
 FEW = 8
-HOPELESS = 0.5
+HOPELESS = 0.1
 # Equal layers would all change their way at one price: by so much is the first dearer than the last.
 SKEW = 1.0
 
@@ -122,9 +122,13 @@ class _Climb:
 
     def run(self) -> None:
         seen = self.seen
+        first = None if seen.above is None else seen.above.place
         bottom = self.look(0)
         if bottom.seconds < seen.seconds:
-            self.between(bottom, self.look(RUNGS))
+            if first is None:
+                self.between(bottom, self.look(RUNGS))
+            else:
+                self.around(bottom, self.look(first))
         if seen.above in self.visited:
             best = [rung for rung in self.visited if rung.found.simulation.seconds == seen.seconds]
             seen.above = min(filter(self._fits, best), key=lambda rung: rung.place)
@@ -150,6 +154,20 @@ class _Climb:
                 self.seen.over.append(rung)
         self.visited.append(rung)
         return rung
+
+    def around(self, bottom: Rung, middle: Rung) -> None:
+        """The same for all rungs, from one on that is near the best one of another ladder, in growing steps."""
+        low, width = middle, 1
+        while low.seconds < self.seen.seconds and low.place < RUNGS:
+            high = self.look(min(low.place + width, RUNGS))
+            self.between(low, high)
+            low, width = high, 2 * width
+        high, width = middle, 1
+        while high.place > 0 and self._fits(high):
+            low = self.look(high.place - width) if high.place > width else bottom
+            self.between(low, high)
+            high, width = low, 2 * width
+        self.between(bottom, high)
 
     def between(self, low: Rung, high: Rung) -> None:
         """The same for the rungs between two, where that may be worth it."""
