@@ -23,7 +23,7 @@ LOWEST, HIGHEST = 2.0**-8, 2.0**10
 RUNGS = 64
 # Below a rung that does not fit so few rungs are not looked at, and none below one that overruns by this fraction.
 FEW = 8
-HOPELESS = 0.1
+HOPELESS = 0.5
 # Equal layers would all change their way at one price: by so much is the first dearer than the last.
 SKEW = 1.0
 
