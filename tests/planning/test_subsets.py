@@ -1,5 +1,7 @@
 """Devices that cost more than they give are left out; plans of random models hold what they promise."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -44,6 +46,25 @@ def test_a_slow_device_is_left_out_and_named():
     assert plan.cluster == machines
     again = hap.Plan.from_json(plan.to_json())
     assert (again.to_json(), again.left_out, again.with_all) == (plan.to_json(), plan.left_out, plan.with_all)
+
+
+def test_a_device_whose_memory_is_too_small_to_take_part_is_left_out():
+    axes, machines = axes_of("mlp", batch=64, hidden=256), cluster(5e9, 5e9, 5e9)
+    tiny = Device(flops=5e9, memory_bandwidth=5e9, memory=1e4, launch_overhead=1e-7)
+    small = Cluster([device(5e9), tiny, device(5e9)], link=FAST)
+    plan, rest = plan_axes(axes, small), plan_axes(axes, machines.without([1]))
+    assert (plan.left_out, plan.with_all) == ((1,), None)
+    assert plan.predicted_memory[1] == 0
+    assert plan.predicted_time == pytest.approx(rest.predicted_time + FAST.latency)
+    assert "# left out: device 1 (device)\n" in str(plan)
+    # No strategy fits on all devices.
+    assert set(plan.baselines.values()) == {None}
+    assert hap.Plan.from_json(plan.to_json()).left_out == (1,)
+    with pytest.raises(PlanError, match=r"no plan fits memory: .* on device 1 \(device\)"):
+        plan_axes(axes, small, splits={"batch": [32, 0, 32]}, active=(0, 1, 2))
+    # Where the others have too little as well, the error speaks of all.
+    with pytest.raises(PlanError, match="no plan fits memory"):
+        plan_axes(axes, Cluster([tiny, replace(tiny, memory=2e4)], link=FAST))
 
 
 def test_who_has_to_work_can_be_said():

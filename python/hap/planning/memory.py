@@ -47,8 +47,14 @@ BETWEENS = (1.0, 0.5)
 BOUND_FAILURES = 2
 WORTH_A_STEP = 1e-4
 RAISE = 4.0
+# Where all overrun memory by more than this fraction, no other prices are tried.
+FAR = 0.5
 # Largest holders of memory that an error names.
 HOLDERS = 10
+
+
+class ScarceMemoryError(PlanError):
+    """No plan was found that fits the devices' memory."""
 
 
 def fit(problem: Problem, known: Sequence[Candidate], splits: Sequence[Splits]) -> tuple[Candidate, MemoryPrices]:
@@ -76,7 +82,7 @@ def fit(problem: Problem, known: Sequence[Candidate], splits: Sequence[Splits]) 
             start = known[0] if one == known[0].splits else _start(problem, one)
             climb(problem, [Ladder(start, unit) for unit in units], seen)
     prices = unit if seen.above is None else seen.above.prices
-    if seen.best is None and seen.nearest is not None:
+    if seen.best is None and seen.nearest is not None and seen.nearest.found.simulation.excess(capacity) <= FAR:
         _vary(problem, seen)
     _refine(problem, seen)
     _mix(problem, seen)
@@ -262,7 +268,7 @@ def _worst(memory: Sequence[float], capacity: Sequence[float]) -> int:
 
 
 def report_excess(problem: Problem, best: Candidate) -> NoReturn:
-    """Raises ``PlanError``: by how much the best plan exceeds memory, on which device, and what the memory holds."""
+    """Raises :class:`ScarceMemoryError`: by how much the best plan exceeds memory, on which device, and what the memory holds."""
     capacity = problem.engine.machine.capacity
     memory = best.simulation.memory
     device = _worst(memory, capacity)
@@ -278,7 +284,7 @@ def report_excess(problem: Problem, best: Candidate) -> NoReturn:
         text += f". The plan is bound by {listed(map(str, problem.pins))}"
     holders = problem.engine.holders(best.program, best.splits, HOLDERS)[device]
     lines = "".join(f"\n  {_described(problem, holder)}" for holder in holders)
-    raise PlanError(f"{text}. Use more or larger devices, or a smaller batch. The largest holders at its peak:{lines}")
+    raise ScarceMemoryError(f"{text}. Use more or larger devices, or a smaller batch. The largest holders at its peak:{lines}")
 
 
 def _described(problem: Problem, holder: Holder) -> str:

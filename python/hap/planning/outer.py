@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,14 +11,14 @@ from hap.errors import PlanError
 from hap.planning.alternation import alternate
 from hap.planning.baselines import Baseline, baselines
 from hap.planning.engine import MemoryPrices, NoProgramError
-from hap.planning.memory import fit, raise_bound, report_excess
+from hap.planning.memory import ScarceMemoryError, fit, raise_bound, report_excess
 from hap.planning.pins import Pin, conflict
 from hap.planning.prices import loads, saddle
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.planning.progress import Progress
 from hap.planning.segments import with_segments
 from hap.planning.storage import with_storage
-from hap.planning.subsets import WORTH_LEAVING, fewer, seconds_of
+from hap.planning.subsets import WORTH_LEAVING, fewer, roomier, seconds_of
 from hap.program import Splits
 
 _log = logging.getLogger("hap")
@@ -40,7 +41,7 @@ class Found:
             help.
         best: the best program and splits.
         bound: the best lower bound under these splits.
-        baselines: the well-known strategies, on all devices.
+        baselines: the well-known strategies, on all devices of the problem that was given.
         unsegmented: the best program and splits where each axis has one split class.
         with_all: seconds per step of the plan for all devices where some are left out, else ``None``.
     """
@@ -64,16 +65,33 @@ def search(problem: Problem, progress: Progress) -> Found:
     Raises:
         PlanError: no program satisfies the constraints, or none fits the devices' memory.
     """
+    given = problem
     try:
-        found = full = _search(problem, progress, [])
-        while (step := _with_fewer(problem, found, progress)) is not None:
-            problem, found = step
+        problem, first = _with_room(problem, progress)
+        smallest, found = problem, first
+        while (step := _with_fewer(smallest, found, progress)) is not None:
+            smallest, found = step
     except NoProgramError as error:
         reasons = conflict(problem.pins, lambda pins: _possible(problem, pins)) if problem.pins else []
         if not reasons:
             raise
         raise PlanError(f"{error}. These conflict: {', '.join(map(str, reasons))}. Leave one of them out") from error
-    return replace(found, baselines=full.baselines, with_all=None if found is full else full.seconds)
+    if problem is not given:
+        return replace(found, baselines=baselines(given))
+    return replace(found, baselines=first.baselines, with_all=None if found is first else first.seconds)
+
+
+def _with_room(problem: Problem, progress: Progress) -> tuple[Problem, Found]:
+    """The problem and its plan; where none fits the devices' memory, those for the devices with the most of it."""
+    try:
+        return problem, _search(problem, progress, [])
+    except ScarceMemoryError:
+        for kept in roomier(problem):
+            progress.update("fewer devices")
+            with contextlib.suppress(ScarceMemoryError):
+                smaller = problem.among(kept)
+                return smaller, _search(smaller, progress, [])
+        raise
 
 
 def _with_fewer(problem: Problem, found: Found, progress: Progress) -> tuple[Problem, Found] | None:

@@ -65,6 +65,20 @@ def fewer(problem: Problem, best: Candidate, others: Sequence[Candidate]) -> tup
     return min(tried, key=lambda one: one[1].simulation.seconds, default=None)
 
 
+def roomier(problem: Problem) -> list[tuple[int, ...]]:
+    """Devices to keep where not all have the memory to take part: those with more than the least, the two least, ..."""
+    if problem.settled:
+        return []
+    capacity = problem.engine.machine.capacity
+    sets = (tuple(rank for rank, size in enumerate(capacity) if size > least) for least in sorted({*capacity})[:-1])
+    return [kept for kept in sets if _needed(problem) <= {*kept}]
+
+
+def _needed(problem: Problem) -> set[int]:
+    """Devices that something is stored on already."""
+    return {rank for units in problem.fixed.values() for rank, count in enumerate(units) if count}
+
+
 def _improved(problem: Problem, known: Candidate) -> Candidate:
     """A candidate that fits, or a faster one."""
     splits = problem.proportional
@@ -76,10 +90,12 @@ def _improved(problem: Problem, known: Candidate) -> Candidate:
 
 
 def _sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
-    """Devices to keep: those with a share; all but slow kinds, or hosts; a fast host; the fastest 1, 2, 4, ..."""
+    """Devices to keep: those with a share; all but slow kinds, hosts, or those with little memory; a fast host; the
+    fastest 1, 2, 4, ...
+    """
     machine, cluster = problem.engine.machine, problem.engine.cluster
     ranks = range(len(machine))
-    needed = {rank for units in problem.fixed.values() for rank, count in enumerate(units) if count}
+    needed = _needed(problem)
     axes = split_axes(parse_program(best.program))
     kinds = sorted({(machine.speeds[rank], -machine.kinds[rank]) for rank in ranks})
     hosts = sorted(_hosts(cluster), key=lambda host: sum(machine.speeds[rank] for rank in host))
@@ -88,6 +104,7 @@ def _sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
     for count in range(1, MOST + 1):
         found.append({rank for rank in ranks if (machine.speeds[rank], -machine.kinds[rank]) in kinds[count:]})
         found.append(set[int]().union(*hosts[count:]))
+    found += [set(kept) for kept in roomier(problem)[:MOST]]
     found += [set(host) for host in hosts[-MOST:]]
     found += [set(order[: 2**power]) for power in range(len(ranks).bit_length())]
     return (tuple(sorted(kept)) for kept in found if needed <= kept and 0 < len(kept) < len(ranks))
