@@ -4,8 +4,9 @@
     python benches/planning_time.py gpt2_12      # some
     python benches/planning_time.py --json       # one line of JSON for each
 
-Times are those of the processor, so that other work on the machine does not count. They are the least of three plans;
-each makes its problem anew, from the traced model on.
+`ratios` is one step of the search for ratios: the cheapest program on all devices is linearised, and the linear program
+solved. Times are those of the processor, so that other work on the machine does not count. They are the least of three
+plans; each makes its problem anew, from the traced model on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ sys.path.append(str(Path(__file__).parents[1]))
 from benches.models import MODELS
 
 import hap
+from hap.balance import fractions
+from hap.balance.highs import Solver
+from hap.balance.linear_program import solve
 from hap.planning.outer import search
+from hap.planning.problem import first_prices
 from hap.planning.progress import Progress
 from hap.planning.setup import make_problem
 from hap.rules import annotate
@@ -56,11 +61,22 @@ class Clock(Progress):
 
 
 def measure(axes, machines: hap.Cluster) -> dict[str, float]:
-    """Seconds by phase, and of the whole."""
+    """Seconds by phase, and of the whole; and those of a step of ratios."""
     clock = Clock()
     search(make_problem(axes, machines), clock)
     clock.update("end")
-    return {**clock.seconds, "whole": sum(clock.seconds.values())}
+    return {**clock.seconds, "whole": sum(clock.seconds.values()), "ratios": step_of_ratios(axes, machines)}
+
+
+def step_of_ratios(axes, machines: hap.Cluster) -> float:
+    """Seconds of a step of ratios, from shares in proportion to speed."""
+    problem = make_problem(axes, machines)
+    splits, engine = problem.proportional, problem.engine
+    program = engine.synthesise(splits, first_prices(problem, splits), problem.constraints).program
+    shares = fractions(splits)
+    began = time.process_time()
+    solve(engine.stages(program, shares), shares, engine.machine.capacity, 1.0, {}, Solver())
+    return time.process_time() - began
 
 
 def main() -> None:
@@ -76,7 +92,7 @@ def main() -> None:
         if options.json:
             sys.stdout.write(json.dumps({"model": name, **least}) + "\n")
         else:
-            sys.stdout.write(f"{name}: {', '.join(f'{phase} {value:.2f}' for phase, value in least.items())}\n")
+            sys.stdout.write(f"{name}: {', '.join(f'{phase} {value:.3f}' for phase, value in least.items())}\n")
 
 
 if __name__ == "__main__":

@@ -284,7 +284,9 @@ def report_excess(problem: Problem, best: Candidate) -> NoReturn:
         text += f". The plan is bound by {listed(map(str, problem.pins))}"
     holders = problem.engine.holders(best.program, best.splits, HOLDERS)[device]
     lines = "".join(f"\n  {_described(problem, holder)}" for holder in holders)
-    raise ScarceMemoryError(f"{text}. Use more or larger devices, or a smaller batch. The largest holders at its peak:{lines}")
+    raise ScarceMemoryError(
+        f"{text}. Use more or larger devices, or a smaller batch. The largest holders at its peak:{lines}"
+    )
 
 
 def _described(problem: Problem, holder: Holder) -> str:
