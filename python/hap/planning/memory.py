@@ -268,7 +268,7 @@ def _worst(memory: Sequence[float], capacity: Sequence[float]) -> int:
 
 
 def report_excess(problem: Problem, best: Candidate) -> NoReturn:
-    """Raises :class:`ScarceMemoryError`: by how much the best plan exceeds memory, on which device, and what the memory holds."""
+    """Raises :class:`ScarceMemoryError`: by how much the best plan exceeds memory, where, and what the memory holds."""
     capacity = problem.engine.machine.capacity
     memory = best.simulation.memory
     device = _worst(memory, capacity)
