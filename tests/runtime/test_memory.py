@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 from torch import nn
+from transformers import ViTConfig, ViTForImageClassification
 
 import hap
 from hap.balance import MemoryParts
@@ -15,6 +16,7 @@ from hap.cluster import Link
 from tests import models
 from tests.runtime.held import Held, count
 from tests.runtime.launch import Launcher
+from tests.zoo.moe import GShard
 
 FLOAT = torch.float32
 BUILD = {
@@ -25,6 +27,9 @@ BUILD = {
     "vgg19": lambda: models.vgg19(FLOAT, narrow=8, batch=8),
     # Nearly all are logits, and the embedding, which is the head's weight, too.
     "many words": lambda: words(),
+    "bert": lambda: models.bert(FLOAT, layers=1, batch=16, sequence=64),
+    "vit": lambda: vit(),
+    "mixture of experts": lambda: mixture(),
     "noisy": lambda: models.noisy(FLOAT, batch=512),
 }
 # What is planned for two devices: the model, their speeds and memory, options of the plan. Where whole parameters and
@@ -58,6 +63,31 @@ class Words(nn.Module):
 def words() -> models.Built:
     tokens = torch.randint(0, 2000, (2, 16, 40), generator=torch.Generator().manual_seed(0))
     return Words(), (tokens[0], tokens[1]), {}
+
+
+class Mixture(nn.Module):
+    """A mixture of experts and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixture, self.head = GShard(experts=4, features=16, hidden=32, capacity=8), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        answers, balance = self.mixture(x)
+        return nn.functional.cross_entropy(self.head(answers).mean(1), y) + balance
+
+
+def mixture() -> models.Built:
+    return Mixture(), (torch.randn(32, 16, 16), torch.randint(10, (32,))), {}
+
+
+def vit() -> models.Built:
+    config = ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32, image_size=16, patch_size=2,
+        num_labels=10,
+    )  # fmt: skip
+    inputs = {"pixel_values": torch.randn(16, 3, 16, 16), "labels": torch.randint(10, (16,))}
+    return ViTForImageClassification(config).train(), (), inputs
 
 
 def devices(speeds: tuple[float, ...], memory: float = 1e12) -> hap.Cluster:
