@@ -90,7 +90,7 @@ def _improved(problem: Problem, known: Candidate) -> Candidate:
 
 
 def _sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
-    """Devices to keep: with a share; all but slow kinds, hosts, or little memory; a fast host; the fastest 1, 2, 4, ..."""
+    """Devices to keep: with a share; all but slow kinds, hosts, little memory; a fast host; the fastest 1, 2, 4, ..."""
     machine, cluster = problem.engine.machine, problem.engine.cluster
     ranks = range(len(machine))
     needed = _needed(problem)
