@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-full dist lint bench bench-table bench-paper bench-cluster bench-quick format coverage clean
+.PHONY: build demo test test-full test-browser dist lint bench bench-table bench-paper bench-cluster bench-quick format coverage clean
 
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$$python" && break; done)
@@ -51,6 +51,17 @@ test: build
 test-full: export HAP_TEST_EXAMPLES ?= 200
 test-full: build
 	@$(TEST) -n 2 --dist loadgroup --timeout 1800
+
+# The report of a plan in headless Chromium, which Debian's packages bring where it is not there.
+test-browser: build
+	@command -v chromium > /dev/null && command -v chromedriver > /dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+			&& { apt-get install -qq -y chromium chromium-driver > $(VENV)/apt.log 2>&1 \
+				|| { apt-get update -qq >> $(VENV)/apt.log 2>&1 \
+					&& apt-get install -qq -y chromium chromium-driver >> $(VENV)/apt.log 2>&1; }; }; } \
+		|| { echo "no Chromium: install chromium and chromium-driver (as root, make test-browser does)"; exit 1; }
+	@$(BIN)/pip install --quiet --group browser
+	@$(TEST) tests/browser
 
 lint: build
 	cargo fmt --check

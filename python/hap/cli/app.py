@@ -318,6 +318,21 @@ def _with_model(
 
 @app.command()
 @reporting
+def report(
+    plan: PlanFile,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="by default PLAN.html")] = None,
+) -> None:
+    """A plan as a page: shares, the step by the clock, memory, the program and baselines, in one file."""
+    import hap
+    from hap import report as of
+
+    written = plan.with_suffix(".html") if output is None else output
+    of.write(hap.Plan.load(plan), written)
+    typer.echo(f"wrote {written}")
+
+
+@app.command()
+@reporting
 def simulate(
     plan: PlanFile,
     model: ModelOption,

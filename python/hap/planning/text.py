@@ -78,8 +78,7 @@ def _lines(program: Program) -> Iterator[str]:
 def _header(plan: Plan) -> Iterator[str]:
     devices = plan.cluster.devices
     yield f"# {len(devices)} device{'s' * (len(devices) != 1)}: {', '.join(_counted(each.name for each in devices))}"
-    for link in dict.fromkeys(plan.cluster.links):
-        yield f"# {'no link given, assumed' if link.assumed else 'link'}: {_described(link)}"
+    yield from _commented(_links(plan))
     gap = "unknown" if plan.optimality_gap is None else f"{plan.optimality_gap:.2%}"
     yield (
         f"# predicted step {seconds_text(plan.predicted_time)}, at least {seconds_text(plan.lower_bound)} "
@@ -91,14 +90,8 @@ def _header(plan: Plan) -> Iterator[str]:
         for name, seconds in plan.baselines.items()
     )
     yield f"# baselines: {', '.join(baselines) or 'none'}"
-    yield from _subsets(plan)
-    if plan.forbidden_axes:
-        yield f"# forbidden axes: {', '.join(plan.forbidden_axes)}"
-    if plan.required_axis is not None:
-        yield f"# required axis: {plan.required_axis}"
-    for title, pins in (("pinned", plan.pin), ("forbidden", plan.forbid)):
-        for name, placements in pins.items():
-            yield f"# {title} {name or 'the whole model'}: {' or '.join(placements)}"
+    yield from _commented(_subsets(plan))
+    yield from _commented(_constraints(plan))
     limits = (
         f"{bytes_text(used)} of {bytes_text(device.usable_memory)}"
         for used, device in zip(plan.predicted_memory, devices, strict=True)
@@ -109,21 +102,54 @@ def _header(plan: Plan) -> Iterator[str]:
         groups.setdefault(tuple(plan.units(axis)), []).append(axis)
     for units, axes in groups.items():
         yield f"# split {' '.join(str(count) for count in units)}: {', '.join(axes)}"
+    yield from _commented(_remarks(plan))
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """What is to be known beside figures: links, devices left out, constraints, split classes, missing rules."""
+    yield from _links(plan)
+    yield from _subsets(plan)
+    yield from _constraints(plan)
+    yield from _remarks(plan)
+
+
+def _commented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"# {line}" for line in lines)
+
+
+def _links(plan: Plan) -> Iterator[str]:
+    for link in dict.fromkeys(plan.cluster.links):
+        yield f"{'no link given, assumed' if link.assumed else 'link'}: {_described(link)}"
+
+
+def _constraints(plan: Plan) -> Iterator[str]:
+    """What the plan was bound to."""
+    if plan.forbidden_axes:
+        yield f"forbidden axes: {', '.join(plan.forbidden_axes)}"
+    if plan.required_axis is not None:
+        yield f"required axis: {plan.required_axis}"
+    for title, pins in (("pinned", plan.pin), ("forbidden", plan.forbid)):
+        for name, placements in pins.items():
+            yield f"{title} {name or 'the whole model'}: {' or '.join(placements)}"
+
+
+def _remarks(plan: Plan) -> Iterator[str]:
+    """Split classes, and operators without a rule."""
     for name, split_class in plan.classes.items():
-        yield f"# {name}: {_explained(plan.program, name, split_class)}"
+        yield f"{name}: {_explained(plan.program, name, split_class)}"
     places: dict[tuple[str, str], list[str]] = {}
     for entry in plan.replicated:
         places.setdefault((entry.target, entry.source), []).append(entry.operator)
     for (target, source), names in places.items():
         where = f" at {source}" if source else ""
-        yield f"# no rule, whole on every device: {target.removesuffix('.default')} ({', '.join(names)}){where}"
+        yield f"no rule, whole on every device: {target.removesuffix('.default')} ({', '.join(names)}){where}"
 
 
 def _subsets(plan: Plan) -> Iterator[str]:
     """Which devices cost more than they give."""
     if plan.left_out:
         cost = "" if plan.with_all is None else f"; with all devices {seconds_text(plan.with_all)}"
-        yield f"# left out: {_ranks(plan, plan.left_out)}{cost}"
+        yield f"left out: {_ranks(plan, plan.left_out)}{cost}"
 
 
 def _ranks(plan: Plan, ranks: Sequence[int]) -> str:
