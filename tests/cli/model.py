@@ -1,5 +1,7 @@
 """Models as the commands' tests name them: ``tests/cli/model.py:small``."""
 
+import sys
+
 import torch
 from torch import nn
 
@@ -27,12 +29,17 @@ def tiny():
 
 
 def by_keyword():
+    print("what a model prints is no part of a command's output")
     module, (x, y), _ = models.mlp()
     return module, {"x": x, "y": y}
 
 
 def wrong():
     return "model"
+
+
+def exiting():
+    sys.exit(0)
 
 
 def raising():

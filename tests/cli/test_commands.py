@@ -1,5 +1,6 @@
 """The commands: what they print, as text and by their JSON schemas, what they write, and how they end."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -104,6 +105,7 @@ def test_a_plan_is_explained_with_what_else_there_is(planned):
     assert found["what_if"][0]["obstacle"] or found["what_if"][0]["after"] >= found["step"]
     text, _ = run("explain", planned[1], "--axis", "batch", "--model", SMALL, "--what-if")
     assert "what if nothing is split along batch" in text
+    assert "…" not in text, "tables are as wide as they have to be, also where there is no terminal"
     text, _ = run("explain", planned[1], "--op", "addmm", "--model", SMALL)
     assert "* batch" in text
     found = run_json("explain", planned[1], planned[1], schema="compare")
@@ -156,6 +158,8 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("plan", f"{MODEL}:none", *DEVICES), 'has no function "none"'),
         (("plan", f"{MODEL}:wrong", *DEVICES), "expected the function to return"),
         (("plan", f"{MODEL}:raising", *DEVICES), "ZeroDivisionError"),
+        (("plan", f"{MODEL}:exiting", *DEVICES), "SystemExit"),
+        (("plan", SMALL, *DEVICES, "-o", "none/plan.json"), "there is no folder none"),
         (("devices", "--link", "10GbE"), "need --devices"),
         (("explain", "none.json"), "No such file"),
         (("simulate", "none.json", "--model", SMALL), "No such file"),
@@ -181,6 +185,12 @@ def test_other_ends(monkeypatch):
 
     monkeypatch.setattr("hap.cli.make.known", interrupt)
     assert run("devices", code=130)[1] == "hap: interrupted\n"
+
+    def unread():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("hap.cli.make.known", unread)
+    assert run("devices", code=1)[1] == ""
 
 
 def test_in_a_process_of_its_own():

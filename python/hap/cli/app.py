@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from enum import Enum
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hap.cli.ends import DIFFERENT, print_result, reporting, settings
 from hap.errors import HapError
 
 if TYPE_CHECKING:
-    import msgspec
-    from rich.console import Console
-
     import hap
     from hap.cluster import Cluster
     from hap.explain import Explanation
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-CANNOT, DIFFERENT, INTERNAL, INTERRUPTED = 1, 3, 70, 130
 
 app = typer.Typer(
     name="hap",
@@ -35,7 +27,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-settings = {"debug": False}
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="file.py:function or package.module:function; returns (module, inputs)")
@@ -76,44 +67,6 @@ class Command(str, Enum):
     simulate = "simulate"
 
 
-def reporting(command: Callable[P, T]) -> Callable[P, T]:
-    """The command, with its errors in a line or two; with ``--debug`` as tracebacks."""
-
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return command(*args, **kwargs)
-        except (typer.Exit, typer.Abort):
-            raise
-        except KeyboardInterrupt:
-            _fail("interrupted", INTERRUPTED)
-        except (HapError, OSError) as error:
-            _fail(str(error), CANNOT)
-        except Exception as error:
-            _fail(f"an error inside of hap: {type(error).__name__}: {error}; hap --debug shows where", INTERNAL)
-        raise AssertionError("the errors above end the command")
-
-    return run
-
-
-def _fail(message: str, code: int) -> None:
-    """Ends the command on account of the error that is being handled."""
-    if settings["debug"]:
-        raise
-    typer.echo(f"hap: {message}", err=True)
-    raise typer.Exit(code)
-
-
-def _print(result: msgspec.Struct, as_json: bool, show: Callable[[Console, Any], None]) -> None:
-    import msgspec
-    from rich.console import Console
-
-    if as_json:
-        typer.echo(msgspec.json.encode(result))
-    else:
-        show(Console(soft_wrap=True, highlight=False), result)
-
-
 def _version(asked: bool) -> None:
     if asked:
         import importlib.metadata
@@ -130,7 +83,10 @@ def common(
     ] = False,
 ) -> None:
     """Options of all commands."""
-    settings["debug"] = debug
+    settings.debug, settings.output = debug, sys.stdout
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A line of a model's source may have what the terminal cannot show.
+        sys.stdout.reconfigure(errors="backslashreplace")
     logger = logging.getLogger("hap")
     if not logger.handlers:
         handler = logging.StreamHandler()
@@ -160,7 +116,7 @@ def devices(
         if output is not None:
             described.save(output)
         found = results.Devices(cluster=make.members(described), output=None if output is None else str(output))
-    _print(found, as_json, show.devices)
+    print_result(found, as_json, show.devices)
 
 
 def _cluster(file: Path | None, devices: str | None, link: str | None) -> Cluster:
@@ -187,7 +143,9 @@ def profile(
 
     import hap
     from hap.cli import make, results, show
+    from hap.cli.arguments import check_output
 
+    check_output(output)
     started = time.perf_counter()
     cluster = hap.profile(device=device, quick=quick)
     if not dist.is_initialized() or dist.get_rank() == 0:
@@ -195,7 +153,7 @@ def profile(
         found = results.Profile(
             cluster=make.members(cluster), seconds=time.perf_counter() - started, output=str(output)
         )
-        _print(found, as_json, lambda console, found: show.members(console, found.cluster))
+        print_result(found, as_json, lambda console, found: show.members(console, found.cluster))
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -221,8 +179,9 @@ def plan(
     """Finds the fastest way to train a model on a cluster."""
     import hap
     from hap.cli import make
-    from hap.cli.arguments import read_model, read_optimiser, read_pins, read_ranks
+    from hap.cli.arguments import check_output, read_model, read_optimiser, read_pins, read_ranks
 
+    check_output(output)
     described = _cluster(cluster, devices, link)
     pinned, forbidden = read_pins("pin", pin), read_pins("forbid", forbid)
     ranks = read_ranks(active)
@@ -245,7 +204,7 @@ def plan(
     result = make.planned(made, None if output is None else str(output))
     lines = str(made).splitlines()
     shown = lines if program else [line.removeprefix("# ") for line in lines if line.startswith("# ")]
-    _print(result, as_json, lambda console, _: console.print("\n".join(shown), markup=False))
+    print_result(result, as_json, lambda console, _: console.print("\n".join(shown), markup=False))
 
 
 @app.command()
@@ -277,14 +236,14 @@ def explain(
     if other is not None:
         if module or op or axis or model or what_if:
             raise HapError("hap explain: two plans are compared as a whole: leave out the options")
-        _print(of.compare(planned, hap.Plan.load(other)), as_json, show.difference)
+        print_result(of.compare(planned, hap.Plan.load(other)), as_json, show.difference)
         return
     if what_if and (model is None or (op is None) == (axis is None)):
         raise HapError("hap explain: --what-if needs --model and either --axis or --op")
     found = of.explain(planned, module=module, op=op, axis=axis)
     if model is not None:
         found = _with_model(planned, found, model, op, axis, what_if)
-    _print(found, as_json, show.explanation)
+    print_result(found, as_json, show.explanation)
 
 
 def _with_model(
@@ -345,9 +304,10 @@ def simulate(
     """A step of a plan by the clock, on its devices or on as many others."""
     import hap
     from hap.cli import make, show
-    from hap.cli.arguments import read_model
+    from hap.cli.arguments import check_output, read_model
     from hap.planning.progress import Progress
 
+    check_output(trace)
     planned = hap.Plan.load(plan)
     others = None if cluster is None and devices is None else _cluster(cluster, devices, link)
     module, args, kwargs = read_model(model)
@@ -357,7 +317,7 @@ def simulate(
     if trace is not None:
         step.save_trace(trace)
     result = make.simulated(step, others or planned.cluster, None if trace is None else str(trace))
-    _print(result, as_json, show.simulated)
+    print_result(result, as_json, show.simulated)
 
 
 @app.command()
@@ -404,7 +364,7 @@ def check(
             forbid=forbidden,
         )
     result = make.checked(found, tolerance)
-    _print(result, as_json, show.checked)
+    print_result(result, as_json, show.checked)
     if not result.equal:
         raise typer.Exit(DIFFERENT)
 
@@ -415,4 +375,4 @@ def schema(command: Annotated[Command, typer.Argument(help="a command that has -
     """The JSON schema of what a command prints with --json."""
     from hap.cli import results
 
-    sys.stdout.write(results.schema(command.value).decode())
+    typer.echo(results.schema(command.value), file=settings.output, nl=False)

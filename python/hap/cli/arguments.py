@@ -71,7 +71,7 @@ def _of_user(name: str, function: Callable[[], Any]) -> Any:
         return function()
     except HapError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
         line = f"{own[-1].filename}:{own[-1].lineno}: " if own else ""
@@ -93,6 +93,12 @@ def _checked(name: str, made: object) -> Model:
         f'model "{name}": expected the function to return (module, (x, y)), (module, {{"name": x}}) or '
         f'(module, (x,), {{"name": y}}), got {found}'
     )
+
+
+def check_output(file: Path | None) -> None:
+    """Before what is to be written takes minutes to find: raises ``HapError`` where the file's folder is missing."""
+    if file is not None and not file.parent.is_dir():
+        raise HapError(f"output {file}: there is no folder {file.parent}: make it first")
 
 
 def read_cluster(file: Path | None, devices: str | None, link: str | None) -> Cluster:
