@@ -63,6 +63,16 @@ def test_schemas_are_those_of_the_documentation(command):
         jsonschema.validate({}, json.loads((SCHEMAS / f"{command}.json").read_text()) | {"required": ["format"]})
 
 
+def test_a_page_is_written(planned, tmp_path):
+    _, path = planned
+    found = run_json("report", path, "-o", tmp_path / "plan.html")
+    assert found["output"] == str(tmp_path / "plan.html")
+    assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")
+    assert run("report", path)[0].startswith("wrote ")
+    assert path.with_suffix(".html").read_text() == (tmp_path / "plan.html").read_text()
+    assert "no_such.json" in run("report", tmp_path / "no_such.json", code=1)[1]
+
+
 def test_a_plan_is_told_and_written(planned):
     found, path = planned
     plan = hap.Plan.load(path)

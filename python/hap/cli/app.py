@@ -64,6 +64,7 @@ class Command(str, Enum):
     explain = "explain"
     plan = "plan"
     profile = "profile"
+    report = "report"
     simulate = "simulate"
 
 
@@ -280,14 +281,18 @@ def _with_model(
 def report(
     plan: PlanFile,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="by default PLAN.html")] = None,
+    as_json: Json = False,
 ) -> None:
     """A plan as a page: shares, the step by the clock, memory, the program and baselines, in one file."""
     import hap
     from hap import report as of
+    from hap.cli.results import Reported
 
     written = plan.with_suffix(".html") if output is None else output
     of.write(hap.Plan.load(plan), written)
-    typer.echo(f"wrote {written}")
+    print_result(
+        Reported(output=str(written)), as_json, lambda console, _: console.print(f"wrote {written}", markup=False)
+    )
 
 
 @app.command()

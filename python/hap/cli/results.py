@@ -112,11 +112,19 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     replicated: tuple[str, ...]
 
 
+class Reported(msgspec.Struct, frozen=True, kw_only=True):
+    """``hap report``: the page that was written."""
+
+    format: Literal["hap-cli-report-1"] = "hap-cli-report-1"
+    output: str
+
+
 RESULTS: dict[str, type[msgspec.Struct]] = {
     "check": Checked,
     "devices": Devices,
     "plan": Planned,
     "profile": Profile,
+    "report": Reported,
     "simulate": Simulated,
 }
 """By command; those of ``hap explain`` are in :mod:`hap.explain.data`."""
