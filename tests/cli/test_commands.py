@@ -171,6 +171,7 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("plan", f"{MODEL}:exiting", *DEVICES), "SystemExit"),
         (("plan", SMALL, *DEVICES, "-o", "none/plan.json"), "there is no folder none"),
         (("devices", "--link", "10GbE"), "need --devices"),
+        (("profile", "x.json", "--device", "none"), '--device "none"'),
         (("explain", "none.json"), "No such file"),
         (("simulate", "none.json", "--model", SMALL), "No such file"),
     ],

@@ -91,6 +91,10 @@ def test_what_if_is_the_plan_under_the_constraint(made):
     assert without_choice(plan, axes, "addmm", None).obstacle is not None
     pinned = hap.plan(module, devices=CLUSTER, example_inputs=args, pin={"layers.0.weight": Shard(0)})
     assert "layers.0.weight" in without_axis(pinned, axes, "layers.0.weight.0").obstacle
+    slow = {"devices": CLUSTER, "example_inputs": args, "active": [1, 2]}
+    bound = hap.plan(module, **slow)
+    again = hap.plan(module, **slow, forbidden_axes=[operator.axis])
+    assert without_axis(bound, axes, operator.axis).after == again.predicted_time, "devices that may not work do not"
     with pytest.raises(PlanError, match="made for another module"):
         graph_of(plan, *models.mlp())
 

@@ -144,9 +144,10 @@ def profile(
 
     import hap
     from hap.cli import make, results, show
-    from hap.cli.arguments import check_output
+    from hap.cli.arguments import check_device, check_output
 
     check_output(output)
+    check_device(device)
     started = time.perf_counter()
     cluster = hap.profile(device=device, quick=quick)
     if not dist.is_initialized() or dist.get_rank() == 0:

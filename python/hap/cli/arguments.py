@@ -101,6 +101,16 @@ def check_output(file: Path | None) -> None:
         raise HapError(f"output {file}: there is no folder {file.parent}: make it first")
 
 
+def check_device(device: str | None) -> None:
+    """Raises ``HapError`` where there is no such device here, or PyTorch cannot compute on it."""
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        raise HapError(f'--device "{device}": {str(error).partition(chr(10))[0]}') from error
+
+
 def read_cluster(file: Path | None, devices: str | None, link: str | None) -> Cluster:
     """The cluster of a file, or of names with their numbers: ``V100:2,P100:6``.
 

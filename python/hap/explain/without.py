@@ -54,6 +54,8 @@ def without_choice(plan: Plan, axes: AxisGraph, operator: str, axis: str | None)
 
 def _again(plan: Plan, axes: AxisGraph, constraint: str, forbidden: Sequence[str]) -> WhatIf:
     """The plan with the arguments that it was made with, for these axes."""
+    # The search compares with a plan for all devices before it leaves some out: without one, the others may not work.
+    active = plan.stage.devices if plan.left_out and plan.with_all is None else None
     try:
         after = plan_axes(
             axes,
@@ -63,6 +65,7 @@ def _again(plan: Plan, axes: AxisGraph, constraint: str, forbidden: Sequence[str
             pin=as_given(plan.pin),
             forbid=as_given(plan.forbid),
             optimiser=plan.optimiser_tensors,
+            active=active,
         )
     except PlanError as error:
         return WhatIf(constraint=constraint, before=plan.predicted_time, after=None, obstacle=str(error))
