@@ -6,7 +6,8 @@
 
 Where not all are measured the text goes to the standard output instead.
 
-What has been measured is kept in target/cluster-bench: a profile for each cluster, a result for each pair.
+What has been measured is kept in target/cluster-bench: a profile for each cluster, a result for each pair. What is
+kept is not measured again: remove it when hap has changed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def reference(name: str, profile: Path) -> dict[str, Any]:
 
 def measured(name: str, *, fresh: bool, seconds: float) -> dict[str, Any]:
     """The result of a pair, measured the first time."""
-    file = file_of(name, "results")
+    # What is measured for a shorter time is no result of the list.
+    file = file_of(name, "results" if seconds >= TURNS else "short")
     if file.exists() and not fresh:
         return json.loads(file.read_text())
     file.parent.mkdir(parents=True, exist_ok=True)
