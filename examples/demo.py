@@ -148,6 +148,8 @@ def show(console: Console, settings: Settings, result: Result) -> None:
     for axis, size, units in axes_of(plan):
         shares.add_row(f"hap: {axis}", str(size), *map(str, units))
     console.print(shares)
+    if not axes_of(plan) and not plan.left_out:
+        console.print("hap splits nothing: each rank computes all of it, as sending would take longer.")
     if plan.left_out:
         left_out = ", ".join(map(str, plan.left_out))
         console.print(

@@ -23,7 +23,7 @@ def test_demo_shows_what_it_promises():
     for expected in ("80%", "20%", "Collectives", "DDP, even batches", "DDP, proportional batches"):
         assert expected in run.stdout
     # Small as the model is, one device may do better alone.
-    assert "hap: " in run.stdout or "hap leaves out ranks" in run.stdout
+    assert any(text in run.stdout for text in ("hap: ", "hap leaves out ranks", "hap splits nothing")), run.stdout
     difference = re.search(r"Largest difference of hap's loss from it in 2 steps: (\S+)\.", run.stdout)
     assert difference is not None, run.stdout
     assert float(difference[1]) < 1e-4

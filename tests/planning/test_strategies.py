@@ -83,7 +83,7 @@ def fastest_that_fits(machines: Cluster, splits: Splits) -> float:
 
 def test_optimiser_states_in_shards() -> None:
     """ZeRO-1 (ZeRO-2, as gradients are scattered): parameters are gathered once a step and kept for the backward."""
-    plan, machines = scarce(0.58)
+    plan, machines = scarce(0.59)
     expected = """
     stored up.weight[wide]
     stored down.weight[narrow]
@@ -117,7 +117,7 @@ def test_optimiser_states_in_shards() -> None:
 
 def test_a_parameter_gathered_at_its_use() -> None:
     """Memory is nearly enough: the largest parameter is stored in shards, and gathered for the one product it is in."""
-    plan, machines = scarce(0.71)
+    plan, machines = scarce(0.67)
     expected = """
     stored up.weight[wide]
     stored down.weight

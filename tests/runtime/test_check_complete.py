@@ -62,7 +62,7 @@ def without_tensor(kind: str, name: str) -> Edit:
 def test_what_the_graph_lacks_is_an_error(
     edit: Edit, message: str, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lacking(*args: Any) -> Graph:
+    def lacking(*args: Any, **options: Any) -> Graph:
         graph = hap.trace(*args)
         graph.outputs = edit(graph.outputs)
         return graph
@@ -79,7 +79,7 @@ def test_what_the_graph_lacks_is_an_error(
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_gradient_that_only_the_graph_has_is_a_difference(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    def giving(*args: Any) -> Graph:
+    def giving(*args: Any, **options: Any) -> Graph:
         graph = hap.trace(*args)
         (other,) = [one.tensor for one in graph.outputs if one.name == "first.weight"]
         graph.outputs = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,8 +10,13 @@ import pytest
 from tests.runtime import classes, jobs, pinned
 from tests.runtime.launch import Launcher
 
+# Three processes also have a rank between two others.
+FULL = pytest.mark.skipif(
+    "HAP_TEST_EXAMPLES" not in os.environ, reason="two processes beside three: for `make test-full`"
+)
 
-@pytest.fixture(scope="module", params=[2, 3])
+
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=FULL), 3])
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     with Launcher(request.param) as started:
         yield started
