@@ -72,32 +72,35 @@ impl Transfer {
         }
     }
 
+    /// The collective of one instruction, whatever its bucket: `None` for all that is no collective.
+    pub fn step(graph: &Graph, program: &ValidProgram, step: &Step) -> Option<Self> {
+        let Step::Convert {
+            implementation: Some(how),
+            read,
+            write,
+            ..
+        } = step
+        else {
+            return None;
+        };
+        let (from, to) = (&program.values[*read], &program.values[*write]);
+        Some(Self::conversion(
+            graph,
+            from.tensor,
+            &from.placements,
+            &to.placements,
+            *how,
+        ))
+    }
+
     /// The collective that an instruction carries out, that of its whole bucket at the first instruction of one: `None`
     /// at a bucket's other instructions, and at all that is no collective.
     pub fn at(graph: &Graph, program: &ValidProgram, position: usize) -> Option<Self> {
-        let part = |position: usize| match &program.steps[position] {
-            Step::Convert {
-                implementation: Some(how),
-                read,
-                write,
-                ..
-            } => {
-                let (from, to) = (&program.values[*read], &program.values[*write]);
-                Some(Self::conversion(
-                    graph,
-                    from.tensor,
-                    &from.placements,
-                    &to.placements,
-                    *how,
-                ))
-            }
-            _ => None,
-        };
         let together = program.together(position);
         if *together.start() != position {
             return None;
         }
-        let mut parts = together.filter_map(part);
+        let mut parts = together.filter_map(|position| Self::step(graph, program, &program.steps[position]));
         let first = parts.next()?;
         Some(Self {
             bytes: first.bytes + parts.map(|part| part.bytes).sum::<f64>(),

@@ -45,21 +45,14 @@ pub(super) fn at(needs: &[Need], moment: usize) -> impl Iterator<Item = &Need> {
 fn collectives_of(graph: &Graph, devices: usize, program: &ValidProgram, step: &Step) -> Vec<(Transfer, bool)> {
     match step {
         _ if devices == 1 => Vec::new(),
-        Step::Convert {
-            implementation: Some(how),
-            read,
-            write,
-            ..
-        } => {
-            let (from, to) = (&program.values[*read], &program.values[*write]);
-            let transfer = Transfer::conversion(graph, from.tensor, &from.placements, &to.placements, *how);
-            vec![(transfer, false)]
-        }
         Step::Compute { operator, choice, .. } => {
             let collectives = &graph.operators[*operator].choices[*choice].collectives;
             collectives.iter().map(|it| (Transfer::inside(it), true)).collect()
         }
-        _ => Vec::new(),
+        _ => Transfer::step(graph, program, step)
+            .map(|it| (it, false))
+            .into_iter()
+            .collect(),
     }
 }
 
