@@ -47,7 +47,6 @@ def members(cluster: Cluster) -> tuple[results.Member, ...]:
 def planned(plan: hap.Plan, output: str | None) -> results.Planned:
     """What a plan says."""
     from hap.explain.use import conversions
-    from hap.planning.problem import split_axes
 
     devices = plan.cluster.devices
     return results.Planned(
@@ -60,7 +59,7 @@ def planned(plan: hap.Plan, output: str | None) -> results.Planned:
         search_gap=plan.search_gap,
         predicted_memory=plan.predicted_memory,
         usable_memory=tuple(device.usable_memory for device in devices),
-        splits={axis: plan.units(axis) for axis in split_axes(plan.program)},
+        splits=plan.split_units,
         baselines=plan.baselines,
         obstacles=dict(plan.obstacles),
         conversions=dict(sorted(conversions(plan).items())),

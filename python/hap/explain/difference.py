@@ -5,13 +5,12 @@ from __future__ import annotations
 from hap.explain.data import Changed, Difference
 from hap.explain.use import conversions, first_runs
 from hap.planning.plan import Plan
-from hap.planning.problem import split_axes
 from hap.program import Compute, InputInstruction
 
 
 def compare(one: Plan, other: Plan) -> Difference:
     """What differs between two plans, of one model or of two."""
-    split = [{name: plan.units(name) for name in split_axes(plan.program)} for plan in (one, other)]
+    split = [plan.split_units for plan in (one, other)]
     stored = [_stored(plan) for plan in (one, other)]
     runs = [first_runs(plan.program) for plan in (one, other)]
     counts = [conversions(plan) for plan in (one, other)]

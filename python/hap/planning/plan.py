@@ -14,6 +14,7 @@ from hap.errors import HapError, PlanError
 from hap.placement import parse
 from hap.planning.details import Details, check_details
 from hap.planning.pins import shard_dim
+from hap.planning.problem import split_axes
 from hap.program import Classes, Compute, Convert, Program, Replicated, Splits
 
 FORMAT: Final = "hap-plan-1"
@@ -151,6 +152,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """Units of an axis, or of one of :attr:`classes`, by rank; devices that are left out have none."""
         held = dict(zip(self.stage.devices, self.splits[axis], strict=True))
         return [held.get(rank, 0) for rank in range(len(self.predicted_memory))]
+
+    @property
+    def split_units(self) -> dict[str, list[int]]:
+        """:meth:`units` of the axes and classes that the program splits something along, in order of first use."""
+        return {name: self.units(name) for name in split_axes(self.program)}
 
     @property
     def left_out(self) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hap.planning.problem import split_axes
 from hap.program import Compute, Convert, Free, InputInstruction, Placements, Program, SplitClass
 from hap.units import bytes_text, seconds_text
 
@@ -97,12 +96,17 @@ def _header(plan: Plan) -> Iterator[str]:
         for used, device in zip(plan.predicted_memory, devices, strict=True)
     )
     yield f"# predicted memory: {', '.join(limits)}"
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for axis in split_axes(plan.program):
-        groups.setdefault(tuple(plan.units(axis)), []).append(axis)
-    for units, axes in groups.items():
+    for units, axes in split_alike(plan).items():
         yield f"# split {' '.join(str(count) for count in units)}: {', '.join(axes)}"
     yield from _commented(_remarks(plan))
+
+
+def split_alike(plan: Plan) -> dict[tuple[int, ...], list[str]]:
+    """By units of each device, the axes and classes that are split so."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name, units in plan.split_units.items():
+        groups.setdefault(tuple(units), []).append(name)
+    return groups
 
 
 def notes(plan: Plan) -> Iterator[str]:

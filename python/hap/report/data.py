@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from hap.explain import DeviceUse, explain
 from hap.explain.use import details_of
-from hap.planning.details import Busy
+from hap.planning.details import Busy, Details
 from hap.planning.plan import Plan
-from hap.planning.problem import split_axes
-from hap.planning.text import notes, program_text
+from hap.planning.text import notes, program_text, split_alike
 from hap.program import Compute, Convert
 from hap.units import bytes_text, seconds_text
 
@@ -86,16 +86,14 @@ def contents(plan: Plan) -> Contents:
         devices=devices,
         splits=_splits(plan),
         strategies=_strategies(plan),
-        lines=tuple(_line(plan, number, line.computation, line.memory) for number, line in enumerate(details.lines)),
+        lines=tuple(_line(plan, details, number) for number in range(len(details.lines))),
         communication=_flat(details.communication),
         program=_program(plan),
     )
 
 
 def _title(devices: Sequence[DeviceUse]) -> str:
-    names: dict[str, int] = {}
-    for device in devices:
-        names[device.name] = names.get(device.name, 0) + 1
+    names = Counter(device.name for device in devices)
     return "hap plan for " + ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items())
 
 
@@ -117,10 +115,7 @@ def _facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def _splits(plan: Plan) -> tuple[Split, ...]:
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for name in split_axes(plan.program):
-        groups.setdefault(tuple(plan.units(name)), []).append(name)
-    return tuple(Split(tuple(names), units) for units, names in groups.items())
+    return tuple(Split(tuple(names), units) for units, names in split_alike(plan).items())
 
 
 def _strategies(plan: Plan) -> tuple[Strategy, ...]:
@@ -136,12 +131,12 @@ def _strategies(plan: Plan) -> tuple[Strategy, ...]:
     return tuple(found)
 
 
-def _line(plan: Plan, number: int, busy: Iterable[Busy], memory: tuple[tuple[float, int], ...]) -> Line:
-    details = details_of(plan)
-    ranks = tuple(rank for rank, line in zip(plan.stage.devices, details.line_of, strict=True) if line == number)
+def _line(plan: Plan, details: Details, number: int) -> Line:
+    line = details.lines[number]
+    ranks = tuple(rank for rank, own in zip(plan.stage.devices, details.line_of, strict=True) if own == number)
     devices = [plan.cluster.devices[rank] for rank in ranks]
     name = " ".join(dict.fromkeys(device.name for device in devices))
-    return Line(ranks, name, _flat(busy), memory, min(device.usable_memory for device in devices))
+    return Line(ranks, name, _flat(line.computation), line.memory, min(device.usable_memory for device in devices))
 
 
 def _flat(stream: Iterable[Busy]) -> tuple[float, ...]:

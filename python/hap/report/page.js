@@ -10,18 +10,9 @@
   };
 
   // ---- Events: by row of the timeline, [instruction, start, end] one after another, in order of their starts.
-  const ranks = (devices) => {
-    const runs = [];
-    for (const rank of devices) {
-      const last = runs[runs.length - 1];
-      if (last && rank === last[1] + 1) last[1] = rank;
-      else runs.push([rank, rank]);
-    }
-    return runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
-  };
   const rows = told.lines.map((line) => ({
-    title: `${ranks(line.devices)}: ${line.name}`,
-    what: `computation on device${line.devices.length > 1 ? "s" : ""} ${ranks(line.devices)}`,
+    title: line.title,
+    what: `computation on ${line.devices}`,
     busy: line.busy,
     color: "--compute",
   }));

@@ -66,13 +66,7 @@ def _data(contents: Contents) -> str:
     told = {
         "seconds": contents.seconds,
         "lines": [
-            {
-                "devices": line.devices,
-                "name": line.name,
-                "busy": line.busy,
-                "memory": line.memory,
-                "usable": line.usable,
-            }
+            {"title": f"{_runs(line)}: {line.name}", "devices": _devices_of(line), "busy": line.busy}
             for line in contents.lines
         ],
         "communication": contents.communication,
@@ -163,16 +157,20 @@ def _timeline(contents: Contents) -> str:
     )
 
 
-def _ranks(line: Line) -> str:
-    """Such as ``devices 0-3, 8 (V100)``."""
+def _runs(line: Line) -> str:
+    """The ranks of devices, such as ``0-3, 8``."""
     runs: list[list[int]] = []
     for rank in line.devices:
         if runs and rank == runs[-1][1] + 1:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    text = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
-    return f"device{'s' * (len(line.devices) > 1)} {text} ({line.name})"
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _devices_of(line: Line) -> str:
+    """Such as ``devices 0-3, 8``."""
+    return f"device{'s' * (len(line.devices) > 1)} {_runs(line)}"
 
 
 def _memory(contents: Contents) -> str:
@@ -201,8 +199,8 @@ def _memory_of(line: Line, seconds: float) -> str:
     )
     note = "dashed" if shows_limit else "above the picture"
     text = (
-        f"{_ranks(line)}: at most {bytes_text(peak)} of {bytes_text(line.usable)} that may be used ({note}), "
-        f"over a step of {seconds_text(seconds)}"
+        f"{_devices_of(line)} ({line.name}): at most {bytes_text(peak)} of {bytes_text(line.usable)} "
+        f"that may be used ({note}), over a step of {seconds_text(seconds)}"
     )
     return (
         f'<figure><svg class="memory" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
