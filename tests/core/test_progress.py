@@ -55,7 +55,7 @@ except KeyboardInterrupt:
         os.kill(child.pid, signal.SIGINT)
         assert child.stdout.readline() == "interrupted\n"
         seconds = time.monotonic() - started
-    assert seconds < 0.5
+    assert seconds < 2.0  # on a busy machine; the whole takes minutes
 
 
 class EnoughError(ValueError):
