@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-full test-browser dist lint bench bench-table bench-paper bench-cluster bench-quick format coverage clean
+.PHONY: build demo test test-full test-browser docs dist lint bench bench-table bench-paper bench-cluster bench-quick format coverage clean
 
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$$python" && break; done)
@@ -63,6 +63,15 @@ test-browser: build
 	@$(BIN)/pip install --quiet --group browser
 	@$(TEST) tests/browser
 
+# The documentation as pages, in site/. A link that leads nowhere is an error.
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+$(VENV)/.docs: $(VENV)/.venv
+	@echo "installing what the documentation needs"
+	@$(BIN)/pip install --quiet --group docs
+	@touch $@
+
 lint: build
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
@@ -108,4 +117,4 @@ dist: $(VENV)/.built
 	@$(BIN)/python tests/wheel.py dist
 
 clean:
-	rm -rf $(VENV) dist target python/hap/*.so
+	rm -rf $(VENV) dist site target python/hap/*.so
