@@ -173,6 +173,8 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("devices", "--link", "10GbE"), "need --devices"),
         (("profile", "x.json", "--device", "none"), '--device "none"'),
         (("explain", "none.json"), "No such file"),
+        (("report", "none.json", "-o", "none/plan.html"), "there is no folder none"),
+        (("plan", SMALL, "--devices", "zzz"), "hap devices lists the known ones"),
         (("simulate", "none.json", "--model", SMALL), "No such file"),
     ],
 )
@@ -215,3 +217,4 @@ def test_in_a_process_of_its_own():
     )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "simulate" in shown
+    assert "130" in shown

@@ -135,7 +135,12 @@ def test_repr_builds_an_equal_device(device):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("V10", "V100 or V100-32GB"), ("A100", "A100-40GB or A100-80GB"), ("RTX4900", "RTX 4090"), ("zzz", "P100, V100")],
+    [
+        ("V10", "V100 or V100-32GB"),
+        ("A100", "A100-40GB or A100-80GB"),
+        ("RTX4900", "RTX 4090"),
+        ("zzz", "hap devices lists"),
+    ],
 )
 def test_unknown_name_offers_the_nearest(name, expected):
     with pytest.raises(ClusterError, match=f'"{name}" is not a known accelerator: .*{expected}'):

@@ -50,7 +50,7 @@ def test_repr_builds_an_equal_link(link):
 def test_unknown_names_and_missing_figures_are_errors():
     with pytest.raises(ClusterError, match='"infiniband" is not a known link: did you mean InfiniBand EDR or'):
         hap.Link("infiniband")
-    with pytest.raises(ClusterError, match=r'"zzz" is not a known link: known are PCIe 3, .*\(missing: latency\)'):
+    with pytest.raises(ClusterError, match=r'"zzz" is not a known link: hap devices lists .*\(missing: latency\)'):
         hap.Link("zzz", bandwidth=1.0)
     with pytest.raises(ClusterError, match="Link: latency missing"):
         hap.Link(bandwidth=1.0)

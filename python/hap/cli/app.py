@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="hap",
     help="Trains PyTorch modules on unequal devices: plans, explains and checks distributed programs, without devices.",
-    epilog="Exit codes: 0 done; 1 it cannot be done; 2 wrong command line; 3 hap check found a difference.",
+    epilog="Exit codes: 0 done; 1 it cannot be done; 2 wrong command line; 3 hap check found a difference; "
+    "70 an error inside of hap; 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -287,8 +288,10 @@ def report(
     """A plan as a page: shares, the step by the clock, memory, the program and baselines, in one file."""
     import hap
     from hap import report as of
+    from hap.cli.arguments import check_output
     from hap.cli.results import Reported
 
+    check_output(output)
     written = plan.with_suffix(".html") if output is None else output
     of.write(hap.Plan.load(plan), written)
     print_result(

@@ -13,6 +13,7 @@ from hap.cluster.device import Device
 from hap.cluster.figures import part
 from hap.cluster.link import COLLECTIVES, CollectiveCost, Link
 from hap.errors import ClusterError
+from hap.files import write_whole
 
 _log = logging.getLogger("hap")
 
@@ -151,10 +152,10 @@ class Cluster:
         return file.decode(text, source)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the cluster to a file, as indented JSON. Raises ``OSError`` where the file cannot be written."""
+        """Writes the cluster in one step, as indented JSON. Raises ``OSError`` where that cannot be written."""
         from hap.cluster import file
 
-        Path(path).write_text(file.encode(self, indent=2) + "\n", encoding="utf-8")
+        write_whole(path, file.encode(self, indent=2) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Cluster:

@@ -169,7 +169,7 @@ def is_element_type(name: str) -> bool:
 
 def _unknown(name: str, missing: list[str]) -> str:
     near = nearest_names(name)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(ACCELERATORS)}."
+    hint = f"did you mean {' or '.join(near)}?" if near else "hap devices lists the known ones."
     return (
         f'"{name}" is not a known accelerator: {hint} '
         f"For any other device give its figures too (missing: {', '.join(missing)})."

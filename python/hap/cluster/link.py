@@ -110,7 +110,7 @@ _SPELLINGS = {_squeezed(name): name for name in LINKS}
 
 def _unknown(name: str, missing: list[str]) -> str:
     near = nearest(_squeezed(name), _SPELLINGS, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(LINKS)}."
+    hint = f"did you mean {' or '.join(near)}?" if near else "hap devices lists the known ones."
     return f'"{name}" is not a known link: {hint} For any other give its figures too (missing: {", ".join(missing)}).'
 
 

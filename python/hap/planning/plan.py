@@ -11,6 +11,7 @@ import msgspec
 from hap.balance import MemoryParts
 from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
+from hap.files import write_whole
 from hap.placement import parse
 from hap.planning.details import Details, check_details
 from hap.planning.pins import shard_dim
@@ -197,8 +198,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan to a file. Raises ``OSError`` where that cannot be written."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        """Writes the plan to a file, in one step. Raises ``OSError`` where that cannot be written."""
+        write_whole(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:

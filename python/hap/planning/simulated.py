@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -14,6 +13,7 @@ import torch
 from hap.balance import MemoryParts
 from hap.cluster import Cluster, Device
 from hap.errors import PlanError
+from hap.files import write_whole
 from hap.planning.plan import NOTHING, Plan
 from hap.planning.subsets import news
 
@@ -62,12 +62,12 @@ class SimulatedStep(msgspec.Struct, frozen=True):
         return {"displayTimeUnit": "ms", "traceEvents": list(self._trace_events())}
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes :meth:`chrome_trace` to a file, as JSON: open it at https://ui.perfetto.dev.
+        """Writes :meth:`chrome_trace` to a file, as JSON, in one step: open it at https://ui.perfetto.dev.
 
         Raises:
             OSError: the file cannot be written.
         """
-        Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+        write_whole(path, json.dumps(self.chrome_trace()))
 
     def _trace_events(self) -> Iterator[dict[str, Any]]:
         for device in range(len(self.memory)):

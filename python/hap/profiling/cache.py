@@ -52,9 +52,6 @@ def _write(path: Path, cluster: Cluster) -> None:
     """Keeps a profile; where it cannot be kept, the next job measures again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Another job may read the file meanwhile.
-        part = path.with_suffix(f".{os.getpid()}")
-        cluster.save(part)
-        part.replace(path)
+        cluster.save(path)
     except OSError as error:
         _log.warning("the profile could not be kept in %s: %s", path, error)

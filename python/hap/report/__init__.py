@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+from hap.files import write_whole
 from hap.planning.plan import Plan
 from hap.report.data import contents
 from hap.report.page import render
@@ -26,4 +26,4 @@ def html(plan: Plan) -> str:
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Writes :func:`html` to a file. Raises ``OSError`` where that cannot be written, and ``PlanError`` as it does."""
-    Path(path).write_text(html(plan), encoding="utf-8")
+    write_whole(path, html(plan))
