@@ -5,6 +5,7 @@
 //! graph offers, and that the goal is reached in the end: every output in a placement that is allowed for it. A
 //! property that is freed and made again is another value each time.
 
+mod error;
 mod steps;
 mod values;
 
@@ -15,30 +16,8 @@ use crate::placement::{Placement, Placements};
 use crate::program::{Conversion, Implementation, Instruction, Program};
 use crate::wellformed::{Names, validate_placement};
 
+pub use error::ProgramError;
 pub use steps::{Step, ValidProgram, Value};
-
-/// A program does not compute its graph.
-#[derive(Debug, thiserror::Error)]
-pub enum ProgramError {
-    /// An instruction is wrong.
-    #[error("instruction {index} ({instruction}): {message}")]
-    Instruction {
-        /// Its position in the program, from 0.
-        index: usize,
-        /// Its readable line.
-        instruction: String,
-        /// What is wrong or missing.
-        message: String,
-    },
-    /// The program ends without something that it must leave behind.
-    #[error("the program ends after {length} instructions, but {message}")]
-    Missing {
-        /// Number of instructions.
-        length: usize,
-        /// What is missing.
-        message: String,
-    },
-}
 
 /// Checks a program against its (validated) graph.
 ///
