@@ -33,6 +33,8 @@ POOL = (2**24, 2**26)
 LOTS, ROUNDS, PAGE = 5, 1, 4096
 # The C library asks the system for each piece of memory that is larger than all it got back, up to so many bytes.
 KEPT = 2**25 - 2**12
+# Families that compute more than they touch: where their memory lies does not matter.
+HEAVY = ("matmul", "attention", "convolution")
 # Lots of so many rounds whose times differ by more are told of.
 COMPARABLE, OTHER_WORK = 3, 0.25
 
@@ -58,7 +60,8 @@ def measure(
 ) -> tuple[dict[str, Points], float]:
     """The times of :func:`names` over sizes, all in turns, measured in about so many seconds.
 
-    The least of each counts: what else the machine does makes it longer, never shorter, for seconds at a time.
+    The least of each says how they compare: what else the machine does makes it longer, never shorter, for seconds at a
+    time. In training all take as much longer than that as they usually do meanwhile.
     On CPUs what counts is the time that the main thread has a processor, so that one that it has for a part of the time
     only (the quota of a container, say) does not show in long operators more than in short ones, but in what the thread
     gets of some seconds, at best.
@@ -83,7 +86,7 @@ def measure(
     limit = LARGEST * seconds
     taken = {name: list(_affordable(line, device, limit)) for name, line in _lines(dtypes, pools).items()}
     clock = time.thread_time if device.type == "cpu" else time.perf_counter
-    lots: list[list[float]] = []
+    lots: list[list[list[float]]] = []
     shares: list[float] = []
     for lot in range(LOTS):
         shift = torch.empty(1 + lot * PAGE // LOTS, dtype=torch.uint8)
@@ -96,22 +99,31 @@ def measure(
             found.append(measured)
             advance()
         shares.append((time.thread_time() - used) / (time.perf_counter() - began))
-        lots.append([min(every) for every in zip(*found, strict=True)])
+        lots.append(found)
         del shift
     if len(found) >= COMPARABLE:
         _tell_of_other_work(lots)
     share = min(1.0, max(shares)) if device.type == "cpu" else 1.0
-    least = iter([min(every) for every in zip(*lots, strict=True)])
+    every_round = [*itertools.chain.from_iterable(lots)]
+    heavy = [name.startswith(HEAVY) for name, line in lines.items() for _, every in line for _ in every]
+    lowest = [min(every) for every in zip(*every_round, strict=True)]
+    usual, least = _usual(every_round, lowest, heavy), iter(lowest)
     points = {
-        name: _rising([(amount, sum(next(least) for _ in every) / len(every)) for amount, every in line])
+        name: _rising([(amount, usual * sum(next(least) for _ in every) / len(every)) for amount, every in line])
         for name, line in lines.items()
     }
     return points, share
 
 
-def _tell_of_other_work(lots: Sequence[Sequence[float]]) -> None:
-    """Logs how far the times of whole lots differ, which are of the same work."""
-    means = [statistics.geometric_mean(times) for times in lots]
+def _usual(every_round: Sequence[Sequence[float]], least: Sequence[float], heavy: Sequence[bool]) -> float:
+    """How many times longer than at least the heavy operators take, in the mean of all rounds."""
+    totals = [sum(itertools.compress(times, heavy)) for times in every_round]
+    return statistics.fmean(totals) / sum(itertools.compress(least, heavy)) if any(heavy) else 1.0
+
+
+def _tell_of_other_work(lots: Sequence[Sequence[Sequence[float]]]) -> None:
+    """Logs how far the least times of whole lots differ, which are of the same work."""
+    means = [statistics.geometric_mean(map(min, zip(*found, strict=True))) for found in lots]
     difference = max(means) / min(means) - 1.0
     level = logging.WARNING if difference > OTHER_WORK else logging.DEBUG
     text = "profile: the machine's speed changed by %.0f%% while operators were measured; does something else run?"
