@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -74,11 +75,17 @@ def with_memories(cluster: hap.Cluster, memories: Sequence[float]) -> hap.Cluste
     return hap.Cluster.from_json(json.dumps(text))
 
 
-def reference(name: str, profile: Path) -> dict[str, Any]:
-    """The losses of a pair on one device, and the other systems' steps as hap predicts them."""
+def reference(name: str, profile: Path, plan: Path, products: Sequence[float]) -> dict[str, Any]:
+    """The losses of a pair on one device, and all systems' steps as hap predicts them."""
     file = file_of(name, "references")
     file.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "benches.cluster.reference", name, str(profile), str(file)]
+    asked = file.with_suffix(".request")
+    asked.write_text(
+        json.dumps(
+            {"pair": name, "profile": str(profile), "products": products, "plan": str(plan), "result": str(file)}
+        )
+    )
+    command = [sys.executable, "-m", "benches.cluster.reference", str(asked)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)
     return json.loads(file.read_text())
 
@@ -91,21 +98,25 @@ def measured(name: str, *, fresh: bool, seconds: float) -> dict[str, Any]:
         return json.loads(file.read_text())
     file.parent.mkdir(parents=True, exist_ok=True)
     pair, profile = PAIRS[name], profiled(PAIRS[name].cluster)
-    began, alone = time.monotonic(), reference(name, profile)
+    began = time.monotonic()
     groups = [list(pair.systems)] if pair.together else [[system] for system in pair.systems]
-    found: dict[str, Any] = {"systems": {}, "plan": None, "reference": alone["losses"]}
+    found: dict[str, Any] = {"systems": {}, "plan": None}
+    products = []
     for group in groups:
         say(f"{name}: {', '.join(group)}")
         one = _job({"pair": name, "systems": group, "profile": str(profile), "seconds": seconds / len(groups)}, file)
         if one is not None:
             found["systems"] |= one["systems"]
-            if one["plan"] is not None:
-                found["plan"] = one["plan"]["line"]
-                alone["predicted"]["hap"] = one["plan"]["seconds"]
+            found["plan"] = found["plan"] or one["plan"]
+            products.append(one["products"])
+    means = [statistics.fmean(every) for every in zip(*products, strict=True)]
+    alone = reference(name, profile, file.with_suffix(".plan"), means)
+    found["reference"] = alone["losses"]
     for system, one in found["systems"].items():
         difference = report.differences(one["loss"], found["reference"])
-        simulated = alone["predicted"][system]
-        one["predicted"] = None if simulated is None else simulated + one["optimising"]
+        for kind in ("predicted", "profiled"):
+            simulated = alone[kind][system]
+            one[kind] = None if simulated is None else simulated + one["optimising"]
         if not difference < TOLERANCE:
             raise ValueError(f"{name}: {system}: losses differ from those of one device by {difference:.1e} of them")
     found["took"] = time.monotonic() - began
@@ -123,7 +134,8 @@ def _job(request: dict[str, Any], file: Path) -> dict[str, Any] | None:
             command = [sys.executable, "-m", "benches.cluster.measure", str(asked), str(answer)]
             cluster.run(command, timeout=PATIENCE)
         except MemoryOverrunError as error:
-            if pair.together:
+            # hap has been told of the memory.
+            if pair.together or "hap" in request["systems"]:
                 raise
             say(str(error))
             return None

@@ -1,4 +1,4 @@
-"""What hap's simulator says of a step of the other systems, under one profile."""
+"""What hap's simulator says of a step of all systems."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ from hap.planning.setup import make_problem
 from hap.rules import AxisGraph, annotate
 
 
-def predictions(workload: Workload, cluster: hap.Cluster, batch: Batch) -> dict[str, float | None]:
-    """Seconds of a step by name of a system, without the optimiser; ``None`` for what would not fit into memory."""
+def predictions(
+    workload: Workload, cluster: hap.Cluster, profiled: hap.Cluster, plan: hap.Plan, batch: Batch
+) -> dict[str, float | None]:
+    """Seconds of a step by name of a system, without the optimiser; ``None`` for what would not fit into memory.
+
+    ``profiled`` is the cluster that ``plan`` is hap's plan for, and that decides on proportional shares.
+    """
     axes = annotate(hap.trace(workload.model(), batch))
     problem = make_problem(axes, cluster)
     padded = make_problem(axes, padded_only(cluster))
+    proportional = make_problem(axes, profiled).proportional
     ways = {
         "ddp_even": (problem, data_parallel, problem.even),
-        "ddp_proportional": (problem, data_parallel, problem.proportional),
+        "ddp_proportional": (problem, data_parallel, proportional),
         "fsdp2": (padded, fully_sharded, padded.even),
     }
     found = {name: baseline(way, name, strategy(way), splits).seconds for name, (way, strategy, splits) in ways.items()}
     if workload.tensor:
         only = msgspec.structs.replace(problem.constraints, allowed_axes=by_hand(workload, axes))
         found["tensor"] = baseline(problem, "tensor", only, problem.even).seconds
+    found["hap"] = hap.simulate(plan, workload.model(), example_inputs=batch, devices=cluster).seconds
     return found
 
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from tests.zoo.moe import Experts, balance, places, sent_to
 from torch import nn
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, PrepareModuleInput, RowwiseParallel
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -72,7 +73,10 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.between(x))))
 
 
+# The gradients of what query, key and value read are added up before they are reduced.
+ONE_INPUT = partial(PrepareModuleInput, input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),))
 SPLIT_BLOCKS: dict[str, Callable[[], ParallelStyle]] = {
+    "blocks.*.attention": ONE_INPUT,
     **{f"blocks.*.attention.{name}": ColwiseParallel for name in ("query", "key", "value")},
     "blocks.*.attention.out": RowwiseParallel,
     "blocks.*.up": ColwiseParallel,
