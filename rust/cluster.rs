@@ -94,6 +94,9 @@ pub struct Cluster {
     /// Of that share, the part by which computation takes longer meanwhile, as measured: 0 to 1.
     #[serde(default)]
     pub interference: f64,
+    /// Seconds by which a collective takes longer where computation goes on meanwhile, as measured.
+    #[serde(default)]
+    pub contention: f64,
 }
 
 /// What is wrong with a cluster, with the place of the figure in the tree.
@@ -190,6 +193,7 @@ impl Cluster {
                 return Err(ClusterError(message));
             }
         }
+        not_negative(self.contention, "contention")?;
         for (name, cost) in &self.collectives {
             if !collective_names().contains(name) {
                 let known = collective_names().join(", ");
@@ -366,6 +370,7 @@ mod tests {
             ("\"latency\": 1e-5", "\"latency\": -1", "root.link.latency is -1"),
             ("\"overlap\": 0.5", "\"overlap\": 1.5", "overlap is 1.5"),
             ("\"overlap\": 0.5", "\"interference\": -1", "interference is -1"),
+            ("\"overlap\": 0.5", "\"contention\": -1", "contention is -1"),
             ("\"overlap\": 0.5", "\"overlap\": NaN", "cannot be read"),
             (
                 "all_gather/padded",

@@ -76,6 +76,7 @@ pub struct CostModel<'a> {
     /// By [`slot`].
     measured: [Option<&'a CollectiveCost>; SLOTS],
     overlap: f64,
+    contention: f64,
 }
 
 impl<'a> CostModel<'a> {
@@ -138,6 +139,7 @@ impl<'a> CostModel<'a> {
             link,
             measured,
             overlap,
+            contention: cluster.contention,
         };
         model.all_reduce_latency = model.transfer(&Transfer::all_reduce(0.0));
         model

@@ -8,6 +8,8 @@
 //!   reached it and the one before it has ended. It occupies the communication stream for its `t` seconds, and
 //!   takes the part `1 - overlap` of the computation stream meanwhile: what is computed at that time proceeds at
 //!   the rate `overlap`. So it costs the computation stream `(1 - overlap) * t`.
+//! * Where there is something to compute before the first reader of its result, a collective takes longer by the
+//!   cluster's contention.
 //! * Of collectives that keep their operands few are under way: where the next one of them starts, the computation stream
 //!   waits for the end of the first ones ([`ValidProgram::ended`]).
 //! * A bucket is one collective, reached where it stands, of all its operands and results.

@@ -19,10 +19,16 @@ impl CostModel<'_> {
         self.gradients[tensor]
     }
 
-    /// Seconds and, per byte, further seconds of an all-reduce.
+    /// Seconds and, per byte, further seconds of an all-reduce beside computation.
     pub fn all_reduce(&self) -> (f64, f64) {
         let (latency, bytes) = (self.all_reduce_latency, buckets::LARGEST);
-        (latency, (self.transfer(&Transfer::all_reduce(bytes)) - latency) / bytes)
+        let per_byte = (self.transfer(&Transfer::all_reduce(bytes)) - latency) / bytes;
+        (latency + self.contention, per_byte)
+    }
+
+    /// Seconds by which a collective takes longer where computation goes on meanwhile.
+    pub fn contention(&self) -> f64 {
+        self.contention
     }
 
     /// The part of a latency that an all-reduce in a bucket pays for, at least.

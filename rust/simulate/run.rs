@@ -22,6 +22,9 @@ pub(super) struct Run<'a> {
     collectives: Vec<(f64, f64)>,
     /// Collectives that must have ended where another one starts, and that one; those that are still to come.
     ended: VecDeque<(usize, usize)>,
+    /// By value: the first instruction that reads it, and by position: operators before it. Empty without contention.
+    read_first: Vec<usize>,
+    operators: Vec<usize>,
     /// By position: when the collective there ends.
     ends: Vec<f64>,
     /// By member: the first of [`Self::collectives`] that may end after its clock.
@@ -45,6 +48,15 @@ impl<'a> Run<'a> {
             false => costs.kinds().to_vec(),
         };
         let count = members.len();
+        let (mut read_first, mut operators) = (Vec::new(), Vec::new());
+        if costs.contention() > 0.0 {
+            read_first = program.read_first();
+            operators.push(0);
+            operators.extend(program.steps.iter().scan(0, |before, step| {
+                *before += usize::from(matches!(step, Step::Compute { .. }));
+                Some(*before)
+            }));
+        }
         Self {
             graph: costs.graph(),
             costs,
@@ -54,6 +66,8 @@ impl<'a> Run<'a> {
             network: 0.0,
             collectives: Vec::new(),
             ended: program.ended(costs.graph()).into(),
+            read_first,
+            operators,
             ends: vec![0.0; program.steps.len()],
             pending: vec![0; count],
             begun: vec![0.0; count],
@@ -108,7 +122,12 @@ impl<'a> Run<'a> {
                 let ready = ready.copied().fold(0.0, f64::max);
                 let name = || collective_title(self.graph, program, *conversion, &reads);
                 self.meet(position);
-                let end = self.collective(&transfer, ready, name);
+                let slowed = if self.beside(position, &writes) {
+                    self.costs.contention()
+                } else {
+                    0.0
+                };
+                let end = self.collective(self.costs.transfer(&transfer) + slowed, ready, name);
                 self.ends[position] = end;
                 writes.iter().for_each(|write| self.ready[*write].fill(end));
             }
@@ -128,9 +147,18 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A collective whose operand is `ready`; when it ends.
-    fn collective(&mut self, transfer: &Transfer, ready: f64, name: impl Fn() -> String) -> f64 {
-        let seconds = self.costs.transfer(transfer);
+    /// Whether there is something to compute between a collective and the first reader of its results.
+    fn beside(&self, position: usize, results: &[usize]) -> bool {
+        !self.operators.is_empty()
+            && results
+                .iter()
+                .map(|result| self.read_first[*result])
+                .min()
+                .is_some_and(|reader| self.operators[reader] > self.operators[*self.program.together(position).end()])
+    }
+
+    /// A collective of so many seconds whose operand is `ready`; when it ends.
+    fn collective(&mut self, seconds: f64, ready: f64, name: impl Fn() -> String) -> f64 {
         let start = self.clock.iter().copied().fold(self.network.max(ready), f64::max);
         let end = start + seconds;
         self.network = end;
@@ -161,7 +189,7 @@ impl<'a> Run<'a> {
         for collective in &choice.collectives {
             let ready = there.iter().copied().fold(0.0, f64::max);
             let name = || format!("{} in {}", collective.conversion, node.name);
-            let end = self.collective(&Transfer::inside(collective), ready, name);
+            let end = self.collective(self.costs.transfer(&Transfer::inside(collective)), ready, name);
             there.fill(end);
             self.part(operator, choice, &mut there);
         }

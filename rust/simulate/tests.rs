@@ -181,6 +181,33 @@ fn an_operator_under_way_is_slowed_by_a_collective() {
 }
 
 #[test]
+fn contention_makes_collectives_beside_computation_longer() {
+    // 1 s of all-reduce beside `second`, which follows it, or at once before its reader.
+    let lines = |order: [usize; 2]| {
+        let moved = ["convert total P R builtin", "compute second R -> R"];
+        [
+            "input x R",
+            "convert x R S0",
+            "compute first S0 -> S0",
+            "compute total S0 -> P",
+            moved[order[0]],
+            moved[order[1]],
+            "convert second R S0",
+            "compute reader S0 R -> S0",
+            "output total total R",
+            "output second second R",
+            "output reader reader S0",
+        ]
+    };
+    let mut cluster = machines(&[1.0, 1.0], 1.0, 1.0);
+    cluster.contention = 0.25;
+    for (order, seconds) in [([0, 1], 1.25), ([1, 0], 1.0)] {
+        let step = run(&cluster, &[0.5, 0.5], &lines(order));
+        close(step.communication, seconds);
+    }
+}
+
+#[test]
 fn an_operator_that_ends_within_a_rounding_of_a_collective_is_done() {
     // 0x1.043075fb0a4acp-10, 0x1.19c98b1661518p-7 and 0x1.3a4f99d5c29adp-7, by their bits.
     let ready = f64::from_bits(0x3f50_4307_5fb0_a4ac);

@@ -120,6 +120,7 @@ fn cluster(speeds: &[f64]) -> Cluster {
         collectives: BTreeMap::new(),
         overlap: 0.5,
         interference: 0.5,
+        contention: 0.0,
     }
 }
 

@@ -281,6 +281,7 @@ pub fn cluster(flops: &[f64], bandwidth: f64, latency: f64) -> Cluster {
         collectives: BTreeMap::new(),
         overlap: 0.0,
         interference: 0.0,
+        contention: 0.0,
     };
     cluster.validate().expect("a valid cluster");
     cluster

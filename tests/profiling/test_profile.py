@@ -167,13 +167,22 @@ def test_bytes_are_those_of_the_cost_model(name, equal, skewed):
     assert collectives.moved(name, 100.0, (12, 4)) == skewed
 
 
-def test_computation_that_communication_slows():
-    # By half of the collective's time, by all of it, by nothing; the median counts.
-    assert interference.slowed([2.0, 4.0, 5.0, 1.0, 4.0, 5.0, 1.0, 4.0, 4.0]) == 0.5
-    # Noise, where it takes longer than one after another, or less than alone.
-    assert interference.slowed([1.0, 4.0, 6.0]) == 1.0
-    assert interference.slowed([1.0, 4.0, 3.9]) == 0.0
-    cluster = describe([measured(), measured()], LINES, 0.25)
+def test_computation_and_communication_that_slow_each_other():
+    def rank(*samples):
+        """By size, two rounds that differ, with the mean that is given."""
+        return [
+            [interference.Sample(alone, beside + change, product, slowed + change) for change in (-0.5, 0.5)]
+            for alone, beside, product, slowed in samples
+        ]
+
+    sizes = [(1.0, 3.0, 1.0, 4.0), (4.0, 5.0, 1.0, 2.0), (9.0, 9.0, 1.0, 1.0)]
+    quiet = [(1.0, 2.0, 1.0, 1.0), (4.0, 5.0, 1.0, 1.0), (9.0, 9.0, 1.0, 1.0)]
+    # The products of the slowest rank proceed at a quarter, a half and all of their rate; the medians count.
+    assert interference.summary([rank(*sizes), rank(*quiet)]) == (0.5, 1.0)
+    # Noise, where it takes less time than alone.
+    assert interference.summary([rank((4.0, 3.0, 2.0, 1.5))]) == (0.0, 0.0)
+    cluster = describe([measured(), measured()], LINES, (0.25, 0.5))
+    assert cluster.contention == 0.5
     assert (cluster.interference, cluster.overlap, cluster.hidden) == (0.25, 1.0, 0.75)
     assert hap.Cluster(["V100"] * 2, link=cluster.link, overlap=1.0, interference=0.25).hidden == 0.75
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hap.cluster.accelerators import ACCELERATORS, canonical_name
 from hap.cluster.device import Device
-from hap.cluster.figures import part
+from hap.cluster.figures import not_negative, part
 from hap.cluster.link import COLLECTIVES, CollectiveCost, Link
 from hap.errors import ClusterError
 from hap.files import write_whole
@@ -32,6 +32,7 @@ class Cluster:
         link: what joins them.
         overlap: share of communication that hides behind computation, 0 to 1: what the runtime does.
         interference: of that share, the part by which computation takes longer meanwhile, 0 to 1, as measured.
+        contention: seconds by which a collective takes longer where computation goes on meanwhile, as measured.
         collectives: measured costs of collectives over the whole cluster, by ``kind/implementation``
             (:data:`hap.cluster.COLLECTIVES`); the others are derived from the links.
     """
@@ -40,6 +41,7 @@ class Cluster:
     link: Link
     overlap: float = 0.0
     interference: float = 0.0
+    contention: float = 0.0
     collectives: dict[str, CollectiveCost] = field(default_factory=dict)
 
     def __init__(
@@ -49,6 +51,7 @@ class Cluster:
         link: str | Link | None = None,
         overlap: float = 0.0,
         interference: float = 0.0,
+        contention: float = 0.0,
         collectives: Mapping[str, CollectiveCost] | None = None,
     ) -> None:
         """Builds the tree; names are looked up as by :class:`hap.Device` and :class:`hap.Link`.
@@ -84,6 +87,7 @@ class Cluster:
         object.__setattr__(self, "link", link)
         object.__setattr__(self, "overlap", part(overlap, "Cluster: overlap"))
         object.__setattr__(self, "interference", part(interference, "Cluster: interference"))
+        object.__setattr__(self, "contention", not_negative(contention, "Cluster: contention"))
         object.__setattr__(self, "collectives", _collectives({} if collectives is None else collectives))
 
     @classmethod
@@ -179,7 +183,7 @@ def _member(member: object, position: int) -> Device | Cluster:
     if isinstance(member, str):
         return Device(member)
     if isinstance(member, Cluster):
-        if member.collectives or member.overlap or member.interference:
+        if member.collectives or member.overlap or member.interference or member.contention:
             raise ClusterError(f"Cluster: member {position}: collectives and overlap belong to the outermost cluster")
         return member
     if isinstance(member, Device):

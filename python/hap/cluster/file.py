@@ -24,6 +24,7 @@ def encode(cluster: Cluster, *, indent: int | None = None) -> str:
         },
         "overlap": cluster.overlap,
         **({"interference": cluster.interference} if cluster.interference else {}),
+        **({"contention": cluster.contention} if cluster.contention else {}),
     }
     return json.dumps(content, indent=indent, allow_nan=False)
 
@@ -80,12 +81,14 @@ def _read_cluster(value: object) -> Cluster:
     # The version first: a file of another version should not be reported as one of this version with odd fields.
     if isinstance(value, dict) and value.get("format", FORMAT) != FORMAT:
         raise ClusterError(f'format: expected "{FORMAT}", got {value["format"]!r}')
-    content = _object(value, "", required=("format", "root"), optional=("collectives", "overlap", "interference"))
+    optional = ("collectives", "overlap", "interference", "contention")
+    content = _object(value, "", required=("format", "root"), optional=optional)
     root = _read_group(content["root"], "root")
-    overlap, interference = (part(content.get(name, 0.0), name) for name in ("overlap", "interference"))
+    figures = {name: part(content.get(name, 0.0), name) for name in ("overlap", "interference")}
+    figures["contention"] = not_negative(content.get("contention", 0.0), "contention")
     collectives = _object(content.get("collectives", {}), "collectives", optional=COLLECTIVES)
     costs = {name: _read_cost(entry, f"collectives.{name}") for name, entry in collectives.items()}
-    return Cluster(root.members, link=root.link, overlap=overlap, interference=interference, collectives=costs)
+    return Cluster(root.members, link=root.link, **figures, collectives=costs)
 
 
 def _read_cost(value: object, path: str) -> CollectiveCost:

@@ -200,7 +200,7 @@ def _own(
 
 def _lonely(problem: Problem) -> Cluster:
     """The problem's cluster, where communication does not overlap computation."""
-    return replace(problem.engine.cluster, overlap=0.0, interference=0.0)
+    return replace(problem.engine.cluster, overlap=0.0, interference=0.0, contention=0.0)
 
 
 def _problem(plan: Plan, axes: AxisGraph) -> Problem:

@@ -1,63 +1,123 @@
-"""How far communication slows computation that overlaps it."""
+"""How far communication and computation slow each other where they overlap."""
 
 from __future__ import annotations
 
 import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from hap.profiling.clock import Work, once, quartile, rounds
+from hap.profiling.clock import LEAST, MOST, finish, once
 from hap.runtime.agree import Control
-from hap.runtime.group import Group
-from hap.runtime.requests import AllReduce, Steps
+from hap.runtime.group import Group, wait
+from hap.runtime.requests import AllReduce
 
-# Elements that are reduced, and rows and columns of matrices that are multiplied meanwhile.
+# Elements that are reduced, and rows and columns of matrices that are multiplied meanwhile, on CPUs and accelerators.
 SIZES = (2**18, 2**20, 2**22)
-WIDTH = 256
-# Computation takes so many times as long as the collective, at least, so that all of that could hide.
-LONGER = 1.5
+WIDTH = (256, 2048)
+# Larger tensors are left out where one takes this part of all the time; one size is measured in any case.
+LARGEST = 0.05
 
 
-def measure(group: Group, control: Control, device: torch.device, *, seconds: float) -> float:
-    """The part of a collective's time by which computation meanwhile takes longer, 0 to 1, on all ranks.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """An all-reduce alone and beside matrix products, as one rank has seen them.
 
-    Measured by an all-reduce, matrix products and both at once, in turns, for about so many seconds.
+    Attributes:
+        alone: seconds of it.
+        beside: seconds of it while products are computed.
+        product: seconds of a product.
+        slowed: seconds of a product meanwhile.
     """
-    matrix = torch.ones(WIDTH, WIDTH, device=device)
-    works: list[tuple[Work, float]] = []
+
+    alone: float
+    beside: float
+    product: float
+    slowed: float
+
+
+def measure(group: Group, control: Control, device: torch.device, *, seconds: float) -> tuple[float, float]:
+    """A cluster's ``interference`` (0 to 1) and ``contention`` (seconds), the same on all ranks.
+
+    Measured by all-reduces alone, matrix products alone, and products until an all-reduce has ended, in turns, for
+    about so many seconds.
+    """
+    width = WIDTH[device.type != "cpu"]
+    matrix = torch.ones(width, width, device=device)
+    buffers: list[torch.Tensor] = []
     for size in SIZES:
         buffer = torch.zeros(size, device=device)
-
-        def communicate(buffer: torch.Tensor = buffer) -> None:
-            group.start("an all-reduce", _reduced(buffer)).wait()
-
-        (moving, product) = (once(work, device) for work in (communicate, lambda: matrix @ matrix))
-        products = max(control.gather(1 + int(LONGER * moving / product), "timing an all-reduce"))
-
-        def compute(products: int = products) -> None:
-            for _ in range(products):
-                torch.mm(matrix, matrix)
-
-        def both(buffer: torch.Tensor = buffer, products: int = products) -> None:
-            pending = group.start("an all-reduce", _reduced(buffer))
-            compute(products)
-            pending.wait()
-
-        works.extend((work, once(work, device)) for work in (communicate, compute, both))
-    found = list(rounds(works, device, seconds=seconds, ranks=control))
-    everybody = control.gather(found, "timing computation beside communication")
-    slowest = [[max(times) for times in zip(*ranks, strict=True)] for ranks in zip(*everybody, strict=True)]
-    times = [quartile(times) for times in zip(*slowest, strict=True)]
-    return slowed(times)
+        taken = once(lambda buffer=buffer: _reduced(group, buffer), device)  # type: ignore[misc]
+        if buffers and max(control.gather(taken, "timing an all-reduce")) > LARGEST * seconds:
+            break
+        buffers.append(buffer)
+    found: list[list[Sample]] = []
+    started = time.perf_counter()
+    while len(found) < MOST:
+        over = len(found) >= LEAST and time.perf_counter() - started > seconds
+        if max(control.numbers((over,), "timing computation beside communication"))[0]:
+            break
+        found.append([_sample(group, control, matrix, buffer) for buffer in buffers])
+    everybody = control.gather(found, "comparing computation beside communication")
+    return summary([[list(size) for size in zip(*rounds, strict=True)] for rounds in everybody])
 
 
-def _reduced(buffer: torch.Tensor) -> Steps:
-    """An all-reduce in place."""
-    yield AllReduce(buffer)
-    return buffer
+def _sample(group: Group, control: Control, matrix: torch.Tensor, buffer: torch.Tensor) -> Sample:
+    device = matrix.device
+    torch.mm(matrix, matrix)
+    finish(device)
+    control.numbers((0,), "waiting for all ranks")
+    began = time.perf_counter()
+    _reduced(group, buffer)
+    finish(device)
+    alone = time.perf_counter() - began
+    count, began = 0, time.perf_counter()
+    while not count or time.perf_counter() - began < alone:
+        _product(matrix)
+        count += 1
+    product = (time.perf_counter() - began) / count
+    control.numbers((0,), "waiting for all ranks")
+    count, began = 0, time.perf_counter()
+    _, works = group.issue(AllReduce(buffer), asynchronous=True)
+    while not count or not all(work.is_completed() for work in works):
+        _product(matrix)
+        count += 1
+    beside = time.perf_counter() - began
+    wait(works)
+    return Sample(alone, beside, product, beside / count)
 
 
-def slowed(times: list[float]) -> float:
-    """The median part, 0 to 1, from the times of a collective, of computation and of both, one after another."""
-    parts = [(both - computing) / moving for moving, computing, both in zip(*(iter(times),) * 3, strict=True)]
-    return min(1.0, max(0.0, statistics.median(parts)))
+def _reduced(group: Group, buffer: torch.Tensor) -> None:
+    wait(group.issue(AllReduce(buffer), asynchronous=True)[1])
+
+
+def _product(matrix: torch.Tensor) -> None:
+    torch.mm(matrix, matrix)
+    if matrix.device.type == "cuda":
+        # Communication has a stream of its own, which goes on.
+        torch.cuda.current_stream(matrix.device).synchronize()
+
+
+def summary(everybody: Sequence[Sequence[Sequence[Sample]]]) -> tuple[float, float]:
+    """Interference and contention from the samples by rank, size and round.
+
+    An all-reduce lasts until the last rank has its end, and the most disturbed rank sets the pace of all: its products
+    proceed at the rate 1 - interference. Medians over the sizes of means over the rounds.
+    """
+    sizes = [*zip(*everybody, strict=True)]
+    kept = [
+        min(_mean(rounds, "product") / _mean(rounds, "slowed") for rounds in ranks)  # by rank the rate beside
+        for ranks in sizes
+    ]
+    longer = [
+        max(_mean(rounds, "beside") for rounds in ranks) - max(_mean(rounds, "alone") for rounds in ranks)
+        for ranks in sizes
+    ]
+    interference, contention = 1.0 - statistics.median(kept), statistics.median(longer)
+    return min(1.0, max(0.0, interference)), max(0.0, contention)
+
+
+def _mean(rounds: Sequence[Sample], name: str) -> float:
+    return statistics.fmean(getattr(sample, name) for sample in rounds)

@@ -110,12 +110,14 @@ def profile(
             names, group, control, where, seconds=transfer_seconds, estimate=estimate, advance=advance
         )
         bar.update(task, description="both at once")
-        interfering = interference.measure(group, control, where, seconds=OVERLAPS * transfer_seconds) if names else 0.0
+        disturbed = (0.0, 0.0)
+        if names:
+            disturbed = interference.measure(group, control, where, seconds=OVERLAPS * transfer_seconds)
     everybody = control.gather(Measured(machine(where), slowed(points, share)), "exchanging measurements")
     for name, line in lines.items():
         level = logging.WARNING if line.error > POOR_FIT and control.rank == 0 else logging.DEBUG
         _log.log(level, "profile: the times of %s are off their line by %.0f%%", name, 100.0 * line.error)
-    return describe(everybody, lines, interfering)
+    return describe(everybody, lines, disturbed)
 
 
 def slowed(points: dict[str, Points], share: float) -> dict[str, Points]:
@@ -123,8 +125,10 @@ def slowed(points: dict[str, Points], share: float) -> dict[str, Points]:
     return {name: tuple((amount, seconds / share) for amount, seconds in line) for name, line in points.items()}
 
 
-def describe(everybody: Sequence[Measured], lines: dict[str, Line], interfering: float = 0.0) -> Cluster:
-    """The cluster that these measurements, by rank, describe; ``interfering`` is its interference."""
+def describe(
+    everybody: Sequence[Measured], lines: dict[str, Line], disturbed: tuple[float, float] = (0.0, 0.0)
+) -> Cluster:
+    """The cluster that these measurements, by rank, describe; ``disturbed`` are its interference and contention."""
     everybody = alike(everybody)
     hosts = Counter(measured.machine.host for measured in everybody if measured.machine.threads)
     devices = [
@@ -140,7 +144,8 @@ def describe(everybody: Sequence[Measured], lines: dict[str, Line], interfering:
     costs = {name: CollectiveCost(latency=line.latency, bandwidth=line.rate) for name, line in lines.items()}
     link = Link(bandwidth=exchange.rate, latency=exchange.latency / others)
     # Collectives of programs are waited for at the first use of their results.
-    return Cluster(devices, link=link, overlap=1.0, interference=interfering, collectives=costs)
+    interfering, contending = disturbed
+    return Cluster(devices, link=link, overlap=1.0, interference=interfering, contention=contending, collectives=costs)
 
 
 def alike(everybody: Sequence[Measured]) -> list[Measured]:
