@@ -190,6 +190,9 @@ def test_wrong_use() -> None:
     with pytest.raises(HapError, match="batch_size: expected the number of samples"):
         hap.DistributedSampler(Numbers(), model)
     sampler = hap.DistributedSampler(Numbers(), model, batch_size=2)
+    for options in ({}, {"batch_size": 4, "collate_fn": sampler.collate}):
+        with pytest.raises(HapError, match=r"whole batches: give it to the DataLoader as batch_sampler="):
+            next(iter(DataLoader(Numbers(), sampler=sampler, **options)))
     # A loader may start its workers afresh, and send them the sampler.
     assert pickle.loads(pickle.dumps(sampler.collate))([Numbers()[3]])["number"].tensor.tolist() == [3]
     for samples in ([], [Numbers()[0]]):

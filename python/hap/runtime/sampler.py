@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import IterableDataset, Sampler, default_collate
+from torch.utils.data import BatchSampler, IterableDataset, Sampler, default_collate
 
 from hap.balance import largest_remainder
 from hap.errors import HapError
@@ -110,7 +111,17 @@ class DistributedSampler(Sampler[list[int]]):
         return whole if self.drop_last or not rest else whole + 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's indices, batch by batch; a list may be empty."""
+        """This rank's indices, batch by batch; a list may be empty.
+
+        Raises:
+            HapError: a loader would make batches of these batches, as it got the sampler for one of samples.
+        """
+        if isinstance(sys._getframe(1).f_locals.get("self"), BatchSampler):
+            raise HapError(
+                "hap.DistributedSampler yields whole batches: give it to the DataLoader as batch_sampler=, not as "
+                "sampler=, and leave out its batch_size, shuffle and drop_last, which the sampler has itself: "
+                "DataLoader(dataset, batch_sampler=sampler, collate_fn=sampler.collate)"
+            )
         if not self._resuming:
             self._at = (self.epoch, 0)
         self._resuming = False
