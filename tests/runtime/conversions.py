@@ -14,15 +14,17 @@ from hap.runtime.along import Along
 MOVED = (
     torch.float32,
     torch.float64,
+    torch.float16,
     torch.bfloat16,
     torch.bool,
     torch.int64,
     torch.int32,
     torch.uint8,
     torch.int16,
+    torch.int8,
     torch.complex64,
 )
-SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
+SUMMED = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8)
 
 
 def random_units(total: int, ranks: int, generator: random.Random) -> tuple[int, ...]:

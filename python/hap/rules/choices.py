@@ -130,9 +130,16 @@ def _numbered(factors: Sequence[Factor]) -> list[tuple[int, Factor]]:
     return found
 
 
+_ADDED = frozenset({
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128,
+    torch.int8, torch.uint8, torch.int32, torch.int64,
+})  # fmt: skip
+"""What gloo and NCCL add up, complex numbers by their parts."""
+
+
 def summable(dtype: torch.dtype) -> bool:
-    """Whether partial sums of such a tensor make sense."""
-    return dtype != torch.bool
+    """Whether tensors of such a type may be partial sums, which all backends have to be able to add up."""
+    return dtype in _ADDED
 
 
 def keeps_sums(source: torch.dtype, result: torch.dtype) -> bool:
