@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -75,17 +74,11 @@ def with_memories(cluster: hap.Cluster, memories: Sequence[float]) -> hap.Cluste
     return hap.Cluster.from_json(json.dumps(text))
 
 
-def reference(name: str, profile: Path, plan: Path, products: Sequence[float]) -> dict[str, Any]:
+def reference(name: str, profile: Path, plan: Path) -> dict[str, Any]:
     """The losses of a pair on one device, and all systems' steps as hap predicts them."""
     file = file_of(name, "references")
     file.parent.mkdir(parents=True, exist_ok=True)
-    asked = file.with_suffix(".request")
-    asked.write_text(
-        json.dumps(
-            {"pair": name, "profile": str(profile), "products": products, "plan": str(plan), "result": str(file)}
-        )
-    )
-    command = [sys.executable, "-m", "benches.cluster.reference", str(asked)]
+    command = [sys.executable, "-m", "benches.cluster.reference", name, str(profile), str(plan), str(file)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)
     return json.loads(file.read_text())
 
@@ -101,22 +94,18 @@ def measured(name: str, *, fresh: bool, seconds: float) -> dict[str, Any]:
     began = time.monotonic()
     groups = [list(pair.systems)] if pair.together else [[system] for system in pair.systems]
     found: dict[str, Any] = {"systems": {}, "plan": None}
-    products = []
     for group in groups:
         say(f"{name}: {', '.join(group)}")
         one = _job({"pair": name, "systems": group, "profile": str(profile), "seconds": seconds / len(groups)}, file)
         if one is not None:
             found["systems"] |= one["systems"]
             found["plan"] = found["plan"] or one["plan"]
-            products.append(one["products"])
-    means = [statistics.fmean(every) for every in zip(*products, strict=True)]
-    alone = reference(name, profile, file.with_suffix(".plan"), means)
+    alone = reference(name, profile, file.with_suffix(".plan"))
     found["reference"] = alone["losses"]
     for system, one in found["systems"].items():
         difference = report.differences(one["loss"], found["reference"])
-        for kind in ("predicted", "profiled"):
-            simulated = alone[kind][system]
-            one[kind] = None if simulated is None else simulated + one["optimising"]
+        simulated = alone["predicted"][system]
+        one["predicted"] = None if simulated is None else simulated + one["optimising"]
         if not difference < TOLERANCE:
             raise ValueError(f"{name}: {system}: losses differ from those of one device by {difference:.1e} of them")
     found["took"] = time.monotonic() - began

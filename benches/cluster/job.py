@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from benches.cluster import speed, systems
+from benches.cluster import systems
 from benches.cluster.described import in_a_line
 from benches.cluster.pairs import PAIRS
 from benches.cluster.systems import System
@@ -60,20 +59,17 @@ class Prepared:
 class Turns:
     """By system, what this rank has seen of each step: the loss, and when it ended.
 
-    ``counts`` says of each step whether it is measured: it follows one of the same system. ``products`` are what a
-    product took before each turn.
+    ``counts`` says of each step whether it is measured: it follows one of the same system.
     """
 
     losses: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     ends: dict[str, list[float]] = field(default_factory=dict)
     counts: dict[str, list[bool]] = field(default_factory=dict)
-    products: list[float] = field(default_factory=list)
 
     def take(self, name: str, system: System, batches: list[systems.Batch], steps: int, *, counted: bool) -> None:
         """Trains some steps of a system, which all ranks begin at the same time."""
         losses, ends = self.losses.setdefault(name, []), self.ends.setdefault(name, [])
         counts = self.counts.setdefault(name, [])
-        self.products.append(speed.seconds())
         dist.barrier()
         for number in range(steps):
             losses.append(system.step(batches[len(losses) % len(batches)]))
@@ -128,21 +124,20 @@ def finish(prepared: Prepared, turns: Turns, result: Path) -> None:
     """Rank 0 writes what all have seen; a step has ended when it has ended on all ranks, which have one clock."""
     everybody: list[Any] = [None] * dist.get_world_size()
     losses = {name: torch.stack(one).tolist() for name, one in turns.losses.items()}
-    dist.all_gather_object(everybody, (turns.ends, losses, optimising(prepared), turns.products))
+    dist.all_gather_object(everybody, (turns.ends, losses, optimising(prepared)))
     if dist.get_rank() == 0:
         found = {}
         for name, system in prepared.contestants.items():
-            ends = [max(ranks) for ranks in zip(*(ends[name] for ends, *_ in everybody), strict=True)]
-            by_rank = list(zip(*(losses[name] for _, losses, *_ in everybody), strict=True))
+            ends = [max(ranks) for ranks in zip(*(ends[name] for ends, _, _ in everybody), strict=True)]
+            by_rank = list(zip(*(losses[name] for _, losses, _ in everybody), strict=True))
             counted = [number for number, counts in enumerate(turns.counts[name]) if counts]
             found[name] = {
                 "seconds": [ends[number] - ends[number - 1] for number in counted],
-                "optimising": max(seconds[name] for _, _, seconds, _ in everybody),
+                "optimising": max(seconds[name] for *_, seconds in everybody),
                 "loss": [sum(ranks) / len(ranks) if system.partial else ranks[0] for ranks in by_rank],
             }
         plan = prepared.plan
-        products = [statistics.fmean(own) for *_, own in everybody]
-        result.write_text(json.dumps({"systems": found, "plan": plan and in_a_line(plan), "products": products}))
+        result.write_text(json.dumps({"systems": found, "plan": plan and in_a_line(plan)}))
         if plan is not None:
             plan.save(result.with_suffix(".plan"))
     dist.barrier()

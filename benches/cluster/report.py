@@ -94,7 +94,7 @@ def _rows(kind: str, systems: Sequence[str], measured: Mapping[str, Any]) -> lis
 
 def summary(results: Results) -> list[str]:
     """The figures that the whole list is for."""
-    best, equal, errors, unscaled, right = {}, {}, [], [], []
+    best, equal, errors, right = {}, {}, [], []
     difference = 0.0
     for name, result in results.items():
         measured, own = result["systems"], medians(result["systems"])
@@ -103,7 +103,6 @@ def summary(results: Results) -> list[str]:
         group[name] = min(rivals) / own["hap"]
         predicted = {system: one["predicted"] for system, one in measured.items() if one["predicted"] is not None}
         errors += [abs(seconds / own[system] - 1) for system, seconds in predicted.items()]
-        unscaled += [abs(measured[system]["profiled"] / own[system] - 1) for system in predicted]
         right += orders({system: own[system] for system in predicted}, predicted)
         difference = max([difference, *(differences(one["loss"], result["reference"]) for one in measured.values())])
     every = {**best, **equal}
@@ -119,8 +118,7 @@ def summary(results: Results) -> list[str]:
     lines.append(
         f"* Predictions are off by {statistics.median(errors):.0%} in the median and by {max(errors):.0%} at most; "
         f"they name the faster one in {sum(right)} of {len(right)} pairs of systems that differ by more than "
-        f"{DIFFERENT - 1:.0%}. Without regard to how fast the machine was beside its profile they are off by "
-        f"{statistics.median(unscaled):.0%} in the median."
+        f"{DIFFERENT - 1:.0%}."
     )
     lines.append(f"* Losses differ from those of one device by {difference:.1e} of them at most, in the first steps.")
     return lines
