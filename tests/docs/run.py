@@ -57,7 +57,8 @@ class Page:
 
 def commands(block: Block) -> list[list[str]]:
     """The words of each command of a block."""
-    return [words for line in block.text.splitlines() if (words := shlex.split(line, comments=True))]
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def command(words: list[str]) -> str:

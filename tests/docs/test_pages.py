@@ -23,6 +23,7 @@ NOT_RUN = {
     "comparison.md": [],
     "concepts.md": ["python -m docs.pictures"],
     "index.md": ["make demo", "torchrun --nproc-per-node 2 examples/train.py"],
+    "training.md": ["torchrun --nproc-per-node 2 examples/train.py"],
 }
 """The blocks that are marked as not run, by how they begin: no more than these."""
 
