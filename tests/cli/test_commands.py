@@ -118,6 +118,8 @@ def test_a_plan_is_explained_with_what_else_there_is(planned):
     assert "…" not in text, "tables are as wide as they have to be, also where there is no terminal"
     text, _ = run("explain", planned[1], "--op", "addmm", "--model", SMALL)
     assert "* batch" in text
+    text, _ = run("explain", planned[1], "--pin", "args.0=Replicate()", "--model", SMALL, "--what-if")
+    assert 'what if bound by pin={"args.0": Replicate()}: ' in text
     found = run_json("explain", planned[1], planned[1], schema="compare")
     assert found["operators"] == []
     assert run("explain", planned[1], planned[1])[0].startswith("step ")
@@ -170,6 +172,9 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("plan", f"{MODEL}:raising", *DEVICES), "ZeroDivisionError"),
         (("plan", f"{MODEL}:exiting", *DEVICES), "SystemExit"),
         (("plan", SMALL, *DEVICES, "-o", "none/plan.json"), "there is no folder none"),
+        (("plan", SMALL, *DEVICES, "-o", "/"), "this is a folder"),
+        (("explain", "none.json", "--pin", "x=Shard(0)"), "are for --what-if"),
+        (("explain", "none.json", "--what-if", "--op", "x", "--axis", "y", "--model", SMALL), "and one of --axis"),
         (("devices", "--link", "10GbE"), "need --devices"),
         (("profile", "x.json", "--device", "none"), '--device "none"'),
         (("explain", "none.json"), "No such file"),

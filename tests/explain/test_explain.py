@@ -1,11 +1,11 @@
 """Explanations against what they explain: times add up, no alternative beats the bound, what-ifs are plans."""
 
 import pytest
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Replicate, Shard
 
 import hap
 from hap.errors import PlanError
-from hap.explain import alternatives, compare, explain, graph_of, without_axis, without_choice
+from hap.explain import alternatives, compare, explain, graph_of, with_pins, without_axis, without_choice
 from hap.explain.use import merged, overlap
 from tests import models
 from tests.cli.model import small
@@ -91,6 +91,17 @@ def test_what_if_is_the_plan_under_the_constraint(made):
     assert without_choice(plan, axes, "addmm", None).obstacle is not None
     pinned = hap.plan(module, devices=CLUSTER, example_inputs=args, pin={"layers.0.weight": Shard(0)})
     assert "layers.0.weight" in without_axis(pinned, axes, "layers.0.weight.0").obstacle
+    forbid = {"layers.0.weight": Replicate()}
+    again = hap.plan(module, devices=CLUSTER, example_inputs=args, pin={"args.0": Replicate()}, forbid=forbid)
+    found = with_pins(plan, axes, {"args.0": Replicate()}, forbid)
+    assert found.after == again.predicted_time
+    assert found.constraint.startswith('bound by pin={"args.0": Replicate()} and forbid={')
+    # Of a name that was pinned already, the new placement holds.
+    found = with_pins(pinned, axes, {"layers.0.weight": Replicate()}, {})
+    assert (
+        found.after
+        == hap.plan(module, devices=CLUSTER, example_inputs=args, pin={"layers.0.weight": Replicate()}).predicted_time
+    )
     slow = {"devices": CLUSTER, "example_inputs": args, "active": [1, 2]}
     bound = hap.plan(module, **slow)
     again = hap.plan(module, **slow, forbidden_axes=[operator.axis])

@@ -56,7 +56,7 @@ def test_a_device_whose_memory_is_too_small_to_take_part_is_left_out():
     assert (plan.left_out, plan.with_all) == ((1,), None)
     assert plan.predicted_memory[1] == 0
     assert plan.predicted_time == pytest.approx(rest.predicted_time + FAST.latency)
-    assert "# left out: device 1 (device)\n" in str(plan)
+    assert "# left out: device 1 (device); not all have the memory to take part\n" in str(plan)
     # No strategy fits on all devices.
     assert set(plan.baselines.values()) == {None}
     assert hap.Plan.from_json(plan.to_json()).left_out == (1,)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import hap
     from hap.cluster import Cluster
     from hap.explain import Explanation
+    from hap.planning.pins import Pins
 
 app = typer.Typer(
     name="hap",
@@ -222,35 +223,48 @@ def explain(
         str | None, typer.Option("--model", metavar="MODEL", help="for the alternatives of an operator, and --what-if")
     ] = None,
     what_if: Annotated[
-        bool, typer.Option("--what-if", help="plan again without the axis, or without it for the operator")
+        bool, typer.Option("--what-if", help="plan again without the axis, without it for the operator, or so pinned")
     ] = False,
+    pin: Pinned = [],  # noqa: B006
+    forbid: Forbidden = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Why a plan is as it is, or what differs between two.
 
     The plan file is enough for most. What the search weighed for an operator (--op) and what a plan without it would
-    take (--what-if) need the model, too, since the file does not hold it.
+    take (--what-if with --axis, --op, or --pin and --forbid) need the model, too, since the file does not hold it.
     """
     import hap
     from hap import explain as of
     from hap.cli import show
+    from hap.cli.arguments import read_pins
 
-    planned = hap.Plan.load(plan)
     if other is not None:
-        if module or op or axis or model or what_if:
+        if module or op or axis or model or what_if or pin or forbid:
             raise HapError("hap explain: two plans are compared as a whole: leave out the options")
-        print_result(of.compare(planned, hap.Plan.load(other)), as_json, show.difference)
+        print_result(of.compare(hap.Plan.load(plan), hap.Plan.load(other)), as_json, show.difference)
         return
-    if what_if and (model is None or (op is None) == (axis is None)):
-        raise HapError("hap explain: --what-if needs --model and either --axis or --op")
+    bound = bool(pin or forbid)
+    if what_if and (model is None or [op is not None, axis is not None, bound].count(True) != 1):
+        raise HapError("hap explain: --what-if needs --model and one of --axis, --op, and --pin or --forbid")
+    if bound and not what_if:
+        raise HapError("hap explain: --pin and --forbid are for --what-if; hap plan binds a plan by them")
+    pins = (read_pins("pin", pin), read_pins("forbid", forbid)) if bound else None
+    planned = hap.Plan.load(plan)
     found = of.explain(planned, module=module, op=op, axis=axis)
     if model is not None:
-        found = _with_model(planned, found, model, op, axis, what_if)
+        found = _with_model(planned, found, model, op, axis, what_if, pins)
     print_result(found, as_json, show.explanation)
 
 
 def _with_model(
-    plan: hap.Plan, found: Explanation, model: str, op: str | None, axis: str | None, what_if: bool
+    plan: hap.Plan,
+    found: Explanation,
+    model: str,
+    op: str | None,
+    axis: str | None,
+    what_if: bool,
+    pins: tuple[Pins, Pins] | None,
 ) -> Explanation:
     """The explanation with what needs the model."""
     import msgspec
@@ -269,6 +283,8 @@ def _with_model(
     again = []
     if op is None and axis is not None and what_if:
         again = [of.without_axis(plan, axes, axis)]
+    if pins is not None:
+        again = [of.with_pins(plan, axes, *pins)]
     if op is None:
         return msgspec.structs.replace(found, what_if=again)
     (operator,) = found.operators
@@ -291,8 +307,8 @@ def report(
     from hap.cli.arguments import check_output
     from hap.cli.results import Reported
 
-    check_output(output)
     written = plan.with_suffix(".html") if output is None else output
+    check_output(written)
     of.write(hap.Plan.load(plan), written)
     print_result(
         Reported(output=str(written)), as_json, lambda console, _: console.print(f"wrote {written}", markup=False)

@@ -96,9 +96,11 @@ def _checked(name: str, made: object) -> Model:
 
 
 def check_output(file: Path | None) -> None:
-    """Before what is to be written takes minutes to find: raises ``HapError`` where the file's folder is missing."""
+    """Before what is to be written takes minutes to find: raises ``HapError`` where no such file can be written."""
     if file is not None and not file.parent.is_dir():
         raise HapError(f"output {file}: there is no folder {file.parent}: make it first")
+    if file is not None and file.is_dir():
+        raise HapError(f"output {file}: this is a folder: name a file")
 
 
 def check_device(device: str | None) -> None:

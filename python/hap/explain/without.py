@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hap.errors import PlanError
 from hap.explain.data import WhatIf
 from hap.planning.api import plan_axes
-from hap.planning.pins import as_given
+from hap.planning.pins import Pins, as_given, read_pins
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,20 +52,35 @@ def without_choice(plan: Plan, axes: AxisGraph, operator: str, axis: str | None)
     return _again(plan, replace(axes, choices=choices), constraint, plan.forbidden_axes)
 
 
-def _again(plan: Plan, axes: AxisGraph, constraint: str, forbidden: Sequence[str]) -> WhatIf:
-    """The plan with the arguments that it was made with, for these axes."""
-    # The search compares with a plan for all devices before it leaves some out: without one, the others may not work.
-    active = plan.stage.devices if plan.left_out and plan.with_all is None else None
+def with_pins(plan: Plan, axes: AxisGraph, pin: Pins, forbid: Pins) -> WhatIf:
+    """The plan where further tensors must have these placements, or must not; in place of what it says of the names.
+
+    Raises:
+        PlanError: an entry is no placement that a tensor of the model can have.
+    """
+    constraint = " and ".join(map(str, read_pins(pin, forbid)))
+    return _again(plan, axes, f"bound by {constraint}", plan.forbidden_axes, pin, forbid)
+
+
+def _again(
+    plan: Plan,
+    axes: AxisGraph,
+    constraint: str,
+    forbidden: Sequence[str],
+    pin: Pins | None = None,
+    forbid: Pins | None = None,
+) -> WhatIf:
+    """The plan with the arguments that it was made with and these, for these axes."""
     try:
         after = plan_axes(
             axes,
             plan.cluster,
             forbidden_axes=forbidden,
             required_axis=plan.required_axis,
-            pin=as_given(plan.pin),
-            forbid=as_given(plan.forbid),
+            pin={**as_given(plan.pin), **(pin or {})},
+            forbid={**as_given(plan.forbid), **(forbid or {})},
             optimiser=plan.optimiser_tensors,
-            active=active,
+            active=plan.active,
         )
     except PlanError as error:
         return WhatIf(constraint=constraint, before=plan.predicted_time, after=None, obstacle=str(error))

@@ -231,6 +231,7 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
         rounding_loss=best.rounding_loss or 0.0,
         baselines={baseline.name: baseline.seconds for baseline in found.baselines},
         obstacles={baseline.name: baseline.obstacle for baseline in found.baselines if baseline.obstacle is not None},
+        active=problem.devices if problem.settled else None,
         with_all=found.with_all,
         replicated=axes.without_rule,
         forbidden_axes=problem.constraints.forbidden_axes,

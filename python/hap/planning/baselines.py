@@ -17,6 +17,7 @@ from hap.errors import PlanError
 from hap.planning.engine import Constraints, Prices
 from hap.planning.plan import Obstacle
 from hap.planning.problem import Candidate, Problem, candidate, first_prices
+from hap.planning.subsets import seconds_of
 from hap.program import Splits
 
 
@@ -61,7 +62,7 @@ def baseline(problem: Problem, name: str, constraints: Constraints | None, split
         return Baseline(name, None, None)
     found = candidate(problem, synthesis, splits)
     fits = found.simulation.excess(problem.engine.machine.capacity) == 0.0
-    return Baseline(name, found, found.simulation.seconds if fits else None)
+    return Baseline(name, found, seconds_of(problem, found) if fits else None)
 
 
 def data_parallel(problem: Problem) -> Constraints | None:

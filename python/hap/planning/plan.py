@@ -95,7 +95,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             be expressed.
         obstacles: why, by name of each of these: ``memory`` where the strategy does not fit the devices' memory,
             ``impossible`` where this model cannot be trained so under the constraints.
-        with_all: seconds per step of the plan in which all devices are active, where some are left out.
+        active: the devices that had to work, and no others, where the user said which.
+        with_all: seconds per step of the plan in which all devices are active, where some are left out for being slow.
         replicated: operators that every device computes whole, because no rule covers them.
         details: what people may want to know beside, such as the timeline of a step; ``None`` in older files.
         synthesis_time: seconds of the last synthesis; not stored in files, ``None`` after loading.
@@ -117,6 +118,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     rounding_loss: float
     baselines: dict[str, float | None]
     obstacles: dict[str, Obstacle] = {}
+    active: tuple[int, ...] | None = None
     with_all: float | None = None
     replicated: tuple[Replicated, ...] = ()
     forbidden_axes: tuple[str, ...] = ()
@@ -161,7 +163,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Ranks of the devices that cost more than they give: idle in the job, they hold nothing but the loss."""
+        """Ranks of the devices that stay idle: they hold nothing but the loss.
+
+        These cost more than they give, or lack the memory to take part, or the user chose others by ``active=``.
+        """
         active = {rank for replica in self.replicas for stage in replica.stages for rank in stage.devices}
         return tuple(rank for rank in range(len(self.predicted_memory)) if rank not in active)
 
@@ -252,6 +257,8 @@ def _check(plan: Plan) -> None:
         if len(getattr(plan, field)) != count:
             raise PlanError(f"{field}: expected one entry per device ({count}), got {len(getattr(plan, field))}")
     times = {"predicted_time": plan.predicted_time, "lower_bound": plan.lower_bound, "search_gap": plan.search_gap}
+    if plan.active is not None and plan.active != plan.stage.devices:
+        raise PlanError(f"active: expected the devices of the stage, {plan.stage.devices}, got {plan.active}")
     if plan.with_all is not None:
         times["with_all"] = plan.with_all
     times |= {f"baselines.{name}": seconds for name, seconds in plan.baselines.items() if seconds is not None}

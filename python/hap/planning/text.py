@@ -150,10 +150,19 @@ def _remarks(plan: Plan) -> Iterator[str]:
 
 
 def _subsets(plan: Plan) -> Iterator[str]:
-    """Which devices cost more than they give."""
+    """Which devices are left out, and why."""
     if plan.left_out:
-        cost = "" if plan.with_all is None else f"; with all devices {seconds_text(plan.with_all)}"
-        yield f"left out: {_ranks(plan, plan.left_out)}{cost}"
+        yield f"left out: {left_out_text(plan)}"
+
+
+def left_out_text(plan: Plan) -> str:
+    """Which devices are left out, and why."""
+    reason = "not all have the memory to take part"
+    if plan.active is not None:
+        reason = "others were to work"
+    elif plan.with_all is not None:
+        reason = f"with all devices {seconds_text(plan.with_all)}"
+    return f"{_ranks(plan, plan.left_out)}; {reason}"
 
 
 def _ranks(plan: Plan, ranks: Sequence[int]) -> str:
