@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,10 +34,13 @@ from hap.runtime.session import Session
 from hap.runtime.versions import versions
 from hap.runtime.weights import Weights
 from hap.trace.inputs import check_examples
+from hap.units import seconds_text
 
 if TYPE_CHECKING:
     from hap.cluster import Device
     from hap.rules import AxisGraph
+
+_log = logging.getLogger("hap")
 
 
 def parallelize(
@@ -192,11 +196,12 @@ def parallelize(
 
     def make_plan(axes: AxisGraph, placements: dict[str, Placements], fixed: Splits) -> str:
         from hap.planning import plan_axes
+        from hap.planning.text import left_out_text
 
         if plan is not None and session.latest is None:
             _check_plan(plan, axes, cluster)
             return plan.to_json()
-        return plan_axes(
+        made = plan_axes(
             axes,
             cluster,
             forbidden_axes=forbidden_axes,
@@ -208,7 +213,13 @@ def parallelize(
             placements=placements,
             splits=fixed,
             active=session.active.devices if session.placed else active,
-        ).to_json()
+        )
+        if made.left_out and made.active is None:
+            _log.warning(
+                "a step takes %s without %s: these ranks stay idle; active= says which have to work",
+                seconds_text(made.predicted_time), left_out_text(made),
+            )  # fmt: skip
+        return made.to_json()
 
     alike = computes_alike(control, device_of(module))
     seed = control.settle(lambda: signed(torch.initial_seed()), "agreeing on a seed")

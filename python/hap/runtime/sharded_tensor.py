@@ -203,6 +203,16 @@ class ShardedTensor:
             return part
         return _Total.apply(part, self)  # type: ignore[no-any-return, no-untyped-call]
 
+    def item(self) -> float:
+        """The value of an output of one element, as a Python number. A collective, as :meth:`full_tensor`.
+
+        Raises:
+            HapError: it has more elements, or none.
+        """
+        if self.shape.numel() != 1:
+            raise HapError(f"{self._what}.item: expected one element, got the shape {tuple(self.shape)}: {_USE}")
+        return self._gathered().item()
+
     def _gathered(self) -> torch.Tensor:
         return self._layout.gather(self._local.detach(), self._name, self._group)
 
