@@ -1,9 +1,10 @@
-"""Real text that every machine has: the sources of Python's standard library, one token for each byte."""
+"""Real text that every machine has: Python's standard library and its documentation, one token for each byte."""
 
 from __future__ import annotations
 
 import sysconfig
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import torch
 
@@ -19,6 +20,11 @@ def standard_library(size: int = 4_000_000) -> torch.Tensor:
         if len(text) >= size:
             break
     return torch.frombuffer(text, dtype=torch.uint8)[:size]
+
+
+def documentation() -> torch.Tensor:
+    """What ``help()`` tells of Python's keywords and types, which is English for the most part, as uint8."""
+    return torch.frombuffer(bytearray("\n\n".join(topics.values()).encode()), dtype=torch.uint8)
 
 
 def batch(text: torch.Tensor, *, step: int, size: int, context: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,8 @@ Run it as any distributed training script, with a device for each process::
 
     torchrun --nproc-per-node 2 examples/train.py --devices V100 P100
 
-Here the processes are CPU processes, whatever the devices are called: the names only say how unequal they are.
+Here the processes are CPU processes, whatever the devices are called: the names only say how unequal they are. Without
+names (or a cluster file, by --cluster) they are measured first.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ def main() -> None:
     parser.add_argument("--cluster", help="a cluster file, instead of names")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=16, help="sequences in a global batch")
+    parser.add_argument("--export", help="a folder to write the trained weights to, as safetensors")
     options = parser.parse_args()
-    if (options.devices is None) == (options.cluster is None):
-        parser.error("give either --devices or --cluster")
-    cluster = hap.Cluster.load(options.cluster) if options.cluster else hap.Cluster.of(options.devices)
+    cluster = hap.Cluster.load(options.cluster) if options.cluster else options.devices
 
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -44,6 +44,8 @@ def main() -> None:
         optimizer.zero_grad()
         if dist.get_rank() == 0:
             print(f"step {step:3}  loss {loss.item():.4f}")
+    if options.export:
+        hap.export_safetensors(model, options.export)
     dist.destroy_process_group()
 
 

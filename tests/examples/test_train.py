@@ -32,9 +32,3 @@ def test_training_on_unequal_devices_equals_training_on_one(tmp_path):
     assert len(alone) == 3
     assert alone[0] == pytest.approx(5.5, abs=0.5)
     assert losses(2, "--cluster", tmp_path / "cluster.json") == pytest.approx(alone, abs=2e-4)
-
-
-def test_devices_must_be_given():
-    run = subprocess.run([sys.executable, TRAIN], capture_output=True, text=True)
-    assert run.returncode == 2
-    assert "give either --devices or --cluster" in run.stderr
