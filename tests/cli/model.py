@@ -34,6 +34,10 @@ def by_keyword():
     return module, {"x": x, "y": y}
 
 
+def alone():
+    return nn.Linear(2, 2)
+
+
 def wrong():
     return "model"
 

@@ -169,6 +169,7 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("plan", "no.such.module:f", *DEVICES), "No module named"),
         (("plan", f"{MODEL}:none", *DEVICES), 'has no function "none"'),
         (("plan", f"{MODEL}:wrong", *DEVICES), "expected the function to return"),
+        (("plan", f"{MODEL}:alone", *DEVICES), "got Linear"),
         (("plan", f"{MODEL}:raising", *DEVICES), "ZeroDivisionError"),
         (("plan", f"{MODEL}:exiting", *DEVICES), "SystemExit"),
         (("plan", SMALL, *DEVICES, "-o", "none/plan.json"), "there is no folder none"),

@@ -88,9 +88,11 @@ def _checked(name: str, made: object) -> Model:
         args, kwargs = (*inputs, {})[:2]
         if isinstance(args, (tuple, list)) and isinstance(kwargs, Mapping):
             return Model(module, tuple(args), dict(kwargs))
-    found = f"a tuple of {', '.join(type(each).__name__ for each in made)}" if isinstance(made, tuple) else repr(made)
+    found = type(made).__name__
+    if isinstance(made, tuple):
+        found = f"a tuple of {', '.join(type(each).__name__ for each in made)}"
     raise HapError(
-        f'model "{name}": expected the function to return (module, (x, y)), (module, {{"name": x}}) or '
+        f'model "{name}": expected the function to return (module, (x,)), (module, (x, y)), (module, {{"name": x}}) or '
         f'(module, (x,), {{"name": y}}), got {found}'
     )
 
