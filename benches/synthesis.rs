@@ -48,6 +48,7 @@ fn cluster(speeds: &[u64]) -> Cluster {
         collectives: BTreeMap::new(),
         overlap: 0.0,
         interference: 0.0,
+        contention: 0.0,
     }
 }
 
