@@ -18,10 +18,11 @@ class Model(nn.Module):
         return self.layers(x).float().square().mean()
 
 
-def warnings_of(caplog, dtype, *devices):
+def warnings_of(caplog, dtype, *devices, all_work=True):
+    active = range(len(devices)) if all_work else None
     with caplog.at_level(logging.WARNING, logger="hap"):
         inputs = (torch.randn(4096, 512, dtype=dtype),)
-        plan = hap.plan(Model(dtype), devices=devices, example_inputs=inputs, active=range(len(devices)))
+        plan = hap.plan(Model(dtype), devices=devices, example_inputs=inputs, active=active)
     return plan, [record.message for record in caplog.records]
 
 
@@ -44,6 +45,13 @@ def test_the_cost_is_that_of_computing_in_the_other_type(caplog):
     slow, fast = flops / (8.9e12 / 64), flops / 8.9e12
     assert f"that costs {hap.units.seconds_text(slow - fast)[:2]}" in message
     assert plan.predicted_time > slow
+
+
+def test_a_device_that_is_left_out_is_told_of_too(caplog):
+    plan, (message,) = warnings_of(caplog, torch.float16, "V100", "GTX 1080", all_work=False)
+    assert plan.left_out == (1,)
+    seconds = hap.units.seconds_text(plan.predicted_time)
+    assert message == f"GTX 1080: no fast instructions for float16, and left out of the predicted {seconds} a step"
 
 
 @pytest.mark.parametrize("flops", [15e12, {"bfloat16": 50e12}, {"default": 1e12, "float16": 2e12}])

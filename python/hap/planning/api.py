@@ -196,7 +196,7 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
     """What the search found for this graph, as a plan."""
     problem, best = found.problem, found.best
     engine = problem.engine
-    warn_of_slow_types(engine, best, axes)
+    warn_of_slow_types(found, axes)
     bound = found.bound and found.bound + found.seconds - best.simulation.seconds
     cluster = problem.job.to_json()
     memory = zip(map(math.ceil, best.simulation.memory), best.simulation.memory_parts, strict=True)

@@ -13,7 +13,7 @@ from hap.rules.costs import dtype_name, speed_dtype
 from hap.units import listed, seconds_text
 
 if TYPE_CHECKING:
-    from hap.planning.problem import Candidate
+    from hap.planning.outer import Found
     from hap.rules import AxisGraph
 
 _log = logging.getLogger("hap")
@@ -23,13 +23,24 @@ _log = logging.getLogger("hap")
 WORTH_MENTIONING = 0.01
 
 
-def warn_of_slow_types(engine: Engine, best: Candidate, axes: AxisGraph) -> None:
+def warn_of_slow_types(found: Found, axes: AxisGraph) -> None:
     """Warns of each element type that devices of the plan lack, with the predicted cost.
 
     The cost is the difference to the same plan where these devices compute as fast as in the fastest type that they
-    have: float16 on a V100 that is asked for bfloat16, float32 on a GTX 1080 that is asked for float16.
+    have: float16 on a V100 that is asked for bfloat16, float32 on a GTX 1080 that is asked for float16. Devices
+    that are left out, maybe for what they lack, cost nothing.
     """
+    problem, best = found.problem, found.best
+    engine, everybody = problem.engine, problem.job.devices
     for dtype in _types(axes):
+        idle = [everybody[rank].name for rank in problem.left_out if everybody[rank].lacks(dtype)]
+        if idle:
+            _log.warning(
+                "%s: no fast instructions for %s, and left out of the predicted %s a step",
+                listed(dict.fromkeys(idle)),
+                dtype,
+                seconds_text(found.seconds),
+            )
         lacking = [rank for rank, device in enumerate(engine.cluster.devices) if device.lacks(dtype)]
         if not lacking:
             continue
