@@ -3,7 +3,8 @@
 //!
 //! They are moved ahead in the program, so far that the computation up to the first reader hides them, each in front of
 //! the one whose reader comes next; no further, since results take memory from the start on. A step between forward and
-//! backward does not exist for autograd: nothing is moved across the first reader of a tangent.
+//! backward does not exist for autograd: nothing is moved across the first reader of a tangent, nor anything that stands
+//! before it to be read behind it, since that runs in the backward whatever its place.
 //!
 //! Everything else stays in its order. Reductions are started where their operands are made already.
 
@@ -130,8 +131,11 @@ impl Early {
                     let earliest = made[*read].max(freed[program.values[*read].tensor]).max(boundary);
                     let reader = read_first[*write];
                     let unread = matches!(program.steps.get(reader), None | Some(Step::Output { .. }));
+                    // The runtime makes in the backward what only the backward reads.
+                    let postponed = position < turn && reader >= turn;
                     let transfer = Transfer::at(graph, program, position).filter(|it| !costs.is_idle(it));
-                    if let (None, false, Some(transfer)) = (bucket, unread || earliest == position, transfer) {
+                    let fixed = unread || postponed || earliest == position;
+                    if let (None, false, Some(transfer)) = (bucket, fixed, transfer) {
                         early.candidates.push(Candidate {
                             position,
                             earliest,

@@ -90,6 +90,43 @@ fn gathers_start_where_computation_hides_them_but_not_before_the_backward() {
 }
 
 #[test]
+fn what_only_the_backward_reads_is_not_moved_within_the_forward() {
+    let mut builder = GraphBuilder::new(&[("batch", 4), ("hidden", 1), ("wide", 16)]);
+    let x = builder.input(InputKind::Input, "x", &[0, 1]);
+    let v = builder.input(InputKind::Parameter, "v", &[2]);
+    let t = builder.input(InputKind::Tangent, "t", &[]);
+    let first = builder.operator("first", &[x], &[0], 4.0, &["S0 -> S0"]);
+    let loss = builder.operator("loss", &[first], &[], 0.0, &["S0 -> P"]);
+    let second = builder.operator("second", &[x, t], &[0], 4.0, &["S0 R -> S0"]);
+    let third = builder.operator("third", &[second, v], &[2], 4.0, &["S0 R -> P"]);
+    builder.output(OutputKind::Loss, "loss", loss, None);
+    builder.output(OutputKind::Gradient, "v", third, Some(v));
+    let graph = builder.finish();
+    let mut lines = vec![
+        "input x S0",
+        "input v S0",
+        "input t R",
+        "compute first S0 -> S0",
+        "convert v S0 R grouped",
+        "compute loss S0 -> P",
+        "convert loss P R builtin",
+        "compute second S0 R -> S0",
+        "compute third S0 R -> P",
+        "convert third P S0 grouped",
+        "output loss loss R",
+        "output v third S0",
+    ];
+    let written = program(&graph, &lines);
+    assert_eq!(after(&graph, &machines(1.0), written.clone()).program, written);
+    // Behind the second operator it may start before that.
+    let gather = lines.remove(4);
+    lines.insert(7, gather);
+    let moved = after(&graph, &machines(1.0), program(&graph, &lines)).program;
+    lines.swap(6, 7);
+    assert_eq!(moved, program(&graph, &lines));
+}
+
+#[test]
 fn nothing_starts_early_where_nothing_hides_or_memory_does_not_allow_it() {
     let graph = graph();
     let written = program(&graph, &PROGRAM);
