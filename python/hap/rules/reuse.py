@@ -7,17 +7,15 @@ on the program: the core finds that out. Here is what they match in the graph.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 
 from hap.graph import Graph, Operator, Ref
+from hap.operators.matching import Call, Known, added_rows, entries
 from hap.operators.memory import CHANGING, is_opaque, shows_all, writing
 
 aten = torch.ops.aten
-
-_WIDE = (torch.float32, torch.float64)
 
 
 @dataclass(slots=True)
@@ -38,31 +36,39 @@ class Reuse:
 
 
 class _Values:
-    """Who makes and who reads the tensors of a graph."""
+    """The tensors of a graph, for :mod:`hap.operators.matching`; ``maker`` says which operator makes them."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        self._graph = graph
         self.maker: dict[int, int] = {}
-        self.readers: dict[int, int] = defaultdict(int)
+        self._readers: dict[int, int] = defaultdict(int)
         for index, operator in enumerate(graph.operators):
             self.maker |= {tensor: index for tensor in operator.results if tensor is not None}
             for tensor in set(operator.operands):
-                self.readers[tensor] += 1
+                self._readers[tensor] += 1
         for output in graph.outputs:
             if output.tensor is not None:
-                self.readers[output.tensor] += 1
+                self._readers[output.tensor] += 1
 
-    def made_by(self, argument: object, target: torch._ops.OpOverload) -> tuple[int, Operator] | None:
-        """The call of ``target`` that makes an argument."""
-        index = self.maker.get(argument.tensor) if isinstance(argument, Ref) else None
-        if index is None or self.graph.operators[index].target != target:
+    def call(self, value: object, target: torch._ops.OpOverload) -> Call | None:
+        index = self.maker.get(value.tensor) if isinstance(value, Ref) else None
+        if index is None or self._graph.operators[index].target != target:
             return None
-        return index, self.graph.operators[index]
+        return Call(self._graph.operators[index].args, self._graph.operators[index].kwargs)
 
-    def alike(self, *arguments: object) -> bool:
-        """Whether all are tensors of one shape and element type."""
-        tensors = [self.graph.tensors[one.tensor] for one in arguments if isinstance(one, Ref)]
-        return len(tensors) == len(arguments) and len({(one.shape, one.dtype) for one in tensors}) == 1
+    def known(self, value: object) -> Known | None:
+        if not isinstance(value, Ref):
+            return None
+        tensor = self._graph.tensors[value.tensor]
+        return Known(tensor.shape, tensor.dtype)
+
+    def readers(self, value: Ref) -> int:
+        return self._readers[value.tensor]
+
+    def result(self, operator: Operator) -> Known | None:
+        """What an operator makes, where it is one tensor."""
+        (made, *others) = operator.results
+        return None if others or made is None else self.known(Ref(made))
 
 
 def find_reuse(graph: Graph) -> Reuse:
@@ -75,9 +81,8 @@ def find_reuse(graph: Graph) -> Reuse:
             if not shows_all(operator.target):
                 found.partial.add(index)
         elif operator.target == aten._log_softmax_backward_data.default:
-            chain = list(_entries(values, operator))
-            found.fused.update(chain)
-            if chain:
+            if chain := _fused(values, operator):
+                found.fused.update(chain)
                 found.reuses[index] = 1
         elif rows := _rows(values, operator):
             embedding, found.reuses[index] = rows
@@ -91,51 +96,27 @@ def _in_place(values: _Values, operator: Operator) -> bool:
     """As :mod:`hap.runtime.passes.in_place` has it."""
     first = operator.args[0] if operator.args else None
     if operator.target in CHANGING:
-        return values.made_by(first, aten.full.default) is not None
-    (result, *others) = operator.results
-    return (
-        not others and result is not None and values.alike(first, Ref(result)) and writing(operator.target) is not None
-    )
+        return values.call(first, aten.full.default) is not None
+    result = values.result(operator)
+    return result is not None and values.known(first) == result and writing(operator.target) is not None
 
 
-def _entries(values: _Values, operator: Operator) -> Iterator[int]:
-    """As :mod:`hap.runtime.passes.cross_entropy` has it: what is fused into the gradient of a log-softmax."""
+def _fused(values: _Values, operator: Operator) -> list[int]:
+    """As :mod:`hap.runtime.passes.cross_entropy` has it: what is not made for the gradient of a log-softmax."""
     given, logs, dim, _ = operator.args
-    (result,) = operator.results
-    product = values.made_by(given, aten.mul.Tensor)
-    if result is None or product is None or not values.alike(given, logs, Ref(result)):
-        return
-    shape, dtype = values.graph.tensors[result].shape, values.graph.tensors[result].dtype
-    axis = dim % len(shape)
-    one_each = (*shape[:axis], 1, *shape[axis + 1 :])
-    if dtype not in _WIDE or values.readers[given.tensor] != 1:
-        return
-    for scattered, weights in (product[1].args, product[1].args[::-1]):
-        scatter = values.made_by(scattered, aten.scatter.value)
-        if scatter is None or scatter[1].kwargs or values.readers[scattered.tensor] != 1:
-            continue
-        zeros, along, labels, _ = scatter[1].args
-        full = values.made_by(zeros, aten.full.default)
-        if full is None or full[1].args[1] != 0 or along % len(shape) != axis or not isinstance(weights, Ref):
-            continue
-        weight = values.graph.tensors[weights.tensor]
-        if values.graph.tensors[labels.tensor].shape == one_each and weight.dtype == dtype:
-            if weight.shape in (one_each, ()):
-                yield from (full[0],) if values.readers[zeros.tensor] == 1 else ()
-                yield from (scatter[0], product[0])
-            return
+    result = values.result(operator)
+    found = None if result is None or values.known(logs) != result else entries(values, given, dim, result)
+    if found is None:
+        return []
+    *others, zeros = found.chain
+    made = [*others, zeros] if values.readers(zeros) == 1 else others
+    return [values.maker[one.tensor] for one in made]
 
 
 def _rows(values: _Values, operator: Operator) -> tuple[int, int] | None:
     """As :mod:`hap.runtime.passes.rows` has it: the gradient of an embedding, and the operand that it is added to."""
     if operator.target != aten.add.Tensor or operator.kwargs or len(set(operator.operands)) != 2:
         return None
-    for place in (0, 1):
-        table, gradient = operator.args[place], operator.args[1 - place]
-        embedding = values.made_by(gradient, aten.embedding_dense_backward.default)
-        if embedding is None or values.readers[gradient.tensor] != 1 or embedding[1].args[4]:
-            continue
-        (result,) = operator.results
-        if result is not None and values.alike(table, Ref(result)):
-            return embedding[0], place
-    return None
+    result = values.result(operator)
+    found = None if result is None else next(added_rows(values, operator.args, result), None)
+    return None if found is None else (values.maker[found.gradient.tensor], found.place)

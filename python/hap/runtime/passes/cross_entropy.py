@@ -15,12 +15,11 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
+from hap.operators.matching import entries
 from hap.runtime.passes.aliases import Aliases
-from hap.runtime.passes.values import Known, arguments, erase_unused, hand_over, known
+from hap.runtime.passes.values import Nodes, arguments, erase_unused, hand_over, known
 
 aten = torch.ops.aten
-
-_WIDE = (torch.float32, torch.float64)
 
 
 def gradient(
@@ -36,9 +35,9 @@ def gradient(
         weights: of the shape of ``labels``, or one for all.
         reuse: whether to write the result to the memory of ``logs``.
     """
-    entries = (weights * entry).expand(labels.shape)
+    given = (weights * entry).expand(labels.shape)
     result = logs.exp_() if reuse else logs.exp()
-    return result.mul_(-entries).scatter_add_(dim, labels, entries)
+    return result.mul_(-given).scatter_add_(dim, labels, given)
 
 
 def fuse(graph: fx.Graph, find: Callable[[], Aliases]) -> int:
@@ -50,35 +49,14 @@ def fuse(graph: fx.Graph, find: Callable[[], Aliases]) -> int:
             continue
         given, logs, dim, _ = called
         result = known(node)
-        found = None if result is None or known(logs) != result else _entries(given, dim, result)
+        found = None if result is None or known(logs) != result else entries(Nodes(), given, dim, result)
         if found is None:
             continue
         reuse = find().free_after(logs, node)
+        operands = (logs, dim, found.labels, found.factor, found.weights)
         with graph.inserting_before(node):
-            made = graph.call_function(gradient, (logs, dim, *found), {"reuse": reuse})
+            made = graph.call_function(gradient, operands, {"reuse": reuse})
         hand_over(node, made)
         erase_unused(given)
         count += 1
     return count
-
-
-def _entries(given: fx.Node, dim: int, result: Known) -> tuple[fx.Node, float, fx.Node] | None:
-    """Labels, factor and weights, where a gradient is ``zeros.scatter(dim, labels, factor) * weights``."""
-    axis = dim % len(result.shape)
-    one_each = (*result.shape[:axis], 1, *result.shape[axis + 1 :])
-    product = arguments(given, aten.mul.Tensor)
-    if result.dtype not in _WIDE or known(given) != result or len(given.users) != 1:
-        return None
-    for scattered, weights in (product, product[::-1]) if product else ():
-        called = arguments(scattered, aten.scatter.value)
-        if not called or scattered.kwargs or len(scattered.users) != 1:
-            continue
-        zeros, along, labels, entry = called
-        if arguments(zeros, aten.full.default)[1:] != (0,) or along % len(result.shape) != axis:
-            continue
-        rows, weight = known(labels), known(weights)
-        if rows is None or weight is None or weight.dtype != result.dtype:
-            continue
-        if rows.shape == one_each and weight.shape in (one_each, ()):
-            return labels, entry, weights
-    return None

@@ -13,8 +13,9 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
+from hap.operators.matching import added_rows
 from hap.runtime.passes.aliases import Aliases
-from hap.runtime.passes.values import arguments, erase_unused, hand_over, known
+from hap.runtime.passes.values import Nodes, arguments, erase_unused, hand_over, known
 
 aten = torch.ops.aten
 
@@ -34,21 +35,16 @@ def add(graph: fx.Graph, find: Callable[[], Aliases]) -> int:
     """See the module."""
     count = 0
     for node in list(graph.nodes):
-        called = arguments(node, aten.add.Tensor)
-        if node.kwargs or len(node.all_input_nodes) != 2:
+        operands, result = arguments(node, aten.add.Tensor), known(node)
+        if not operands or result is None or node.kwargs or len(node.all_input_nodes) != 2:
             continue
-        for table, gradient in (called, called[::-1]) if called else ():
-            found = arguments(gradient, aten.embedding_dense_backward.default)
-            # One reader, and not divided by counts.
-            if not found or len(gradient.users) != 1 or found[4]:
-                continue
-            if known(table) is None or known(table) != known(node) or not find().free_after(table, node):
-                continue
-            rows, at, _, padding, _ = found
-            with graph.inserting_before(node):
-                made = graph.call_function(add_rows_, (table, rows, at, padding))
-            hand_over(node, made)
-            erase_unused(gradient)
-            count += 1
-            break
+        for found in added_rows(Nodes(), operands, result):
+            if find().free_after(found.table, node):
+                rows, at, _, padding, _ = found.call.args
+                with graph.inserting_before(node):
+                    made = graph.call_function(add_rows_, (found.table, rows, at, padding))
+                hand_over(node, made)
+                erase_unused(found.gradient)
+                count += 1
+                break
     return count

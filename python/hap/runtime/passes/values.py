@@ -1,21 +1,16 @@
-"""What is known of the values of a lowered graph: shape and element type of those that the reference program names."""
+"""What is known of the values of a lowered graph: shape on this rank, and element type, as far as noted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import fx
 
+from hap.operators.matching import Call, Known
+
 _KEY = "hap_value"
-
-
-class Known(NamedTuple):
-    """A tensor's shape on this rank, and its element type."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
 
 
 def note(node: fx.Node, shape: Sequence[int], dtype: torch.dtype) -> None:
@@ -31,6 +26,22 @@ def known(node: object) -> Known | None:
 def arguments(node: object, *targets: object) -> tuple[Any, ...]:
     """The positional arguments of a call of one of the targets; none of whatever else it is."""
     return node.args if isinstance(node, fx.Node) and node.target in targets else ()
+
+
+class Nodes:
+    """The nodes of a graph, for :mod:`hap.operators.matching`."""
+
+    def call(self, value: object, target: torch._ops.OpOverload) -> Call | None:
+        """The call of ``target`` that makes a value."""
+        return Call(value.args, value.kwargs) if isinstance(value, fx.Node) and value.target == target else None
+
+    def known(self, value: object) -> Known | None:
+        """As :func:`known`."""
+        return known(value)
+
+    def readers(self, value: fx.Node) -> int:
+        """How many nodes read a value."""
+        return len(value.users)
 
 
 def hand_over(before: fx.Node, after: fx.Node) -> None:
