@@ -38,6 +38,11 @@ def alone():
     return nn.Linear(2, 2)
 
 
+def bare():
+    """One tensor, not in a tuple."""
+    return nn.Linear(8, 4), torch.zeros(16, 8)
+
+
 def wrong():
     return "model"
 

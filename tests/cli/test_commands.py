@@ -79,7 +79,8 @@ def test_a_plan_is_told_and_written(planned):
     assert found["output"] == str(path)
     assert found["devices"] == ["V100", "P100", "P100"]
     assert found["predicted_time"] == plan.predicted_time
-    assert found["splits"]["batch"] == plan.units("batch") != [0, 0, 0]
+    assert plan.units("batch") == [4096, 0, 0]
+    assert (found["left_out"], found["splits"]) == ([1, 2], {}), "one device shares nothing with others"
     assert plan.forbidden_axes == ("layers.0.weight.0",)
 
 
@@ -129,6 +130,7 @@ def test_check_tells_equal_from_different():
     found = run_json("check", f"{MODEL}:by_keyword", *DEVICES, "--count", 2)
     assert found["equal"]
     assert found["programs"] == 2
+    assert run_json("check", f"{MODEL}:bare", *DEVICES)["equal"]
     text, _ = run("check", TINY, *DEVICES, "--programs", "optimal", "--tolerance", "-1", code=3)
     assert "NOT equal" in text
 

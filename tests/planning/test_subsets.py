@@ -73,6 +73,9 @@ def test_who_has_to_work_can_be_said():
     for active in ([0, 1, 2], [2], range(2)):
         plan = hap.plan(model, devices=machines, example_inputs=(example,), active=active)
         assert plan.stage.devices == tuple(active)
+        assert not (plan.split_units and len(active) == 1)
+        whole = "nothing is split: every device computes the whole" in str(plan)
+        assert whole == (len(active) > 1 and not plan.split_units)
     for wrong in ([], [0, 0], [3], [-1]):
         with pytest.raises(PlanError, match="active: expected different ranks from 0 to 2"):
             hap.plan(model, devices=machines, example_inputs=(example,), active=wrong)

@@ -79,13 +79,15 @@ def _of_user(name: str, function: Callable[[], Any]) -> Any:
 
 
 def _checked(name: str, made: object) -> Model:
-    from torch import nn
+    from torch import Tensor, nn
 
     if isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module):
         module, *inputs = made
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
             return Model(module, (), dict(inputs[0]))
         args, kwargs = (*inputs, {})[:2]
+        if isinstance(args, Tensor):
+            args = (args,)
         if isinstance(args, (tuple, list)) and isinstance(kwargs, Mapping):
             return Model(module, tuple(args), dict(kwargs))
     found = type(made).__name__

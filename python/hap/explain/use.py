@@ -12,7 +12,6 @@ from hap.errors import PlanError
 from hap.explain.data import AxisUse, DeviceUse, Explanation, OperatorUse, Shares
 from hap.planning.details import Details, Line
 from hap.planning.plan import Plan
-from hap.planning.problem import split_axes
 from hap.program import Compute, Convert, Program
 
 # Of the memory that a device may use, the part from which memory is called its limit.
@@ -32,7 +31,7 @@ def explain(plan: Plan, *, module: str | None = None, op: str | None = None, axi
         PlanError: the plan has no details (it comes of an older version), or nothing that is called so.
     """
     details = details_of(plan)
-    axes = [_axis(plan, details, name) for name in split_axes(plan.program)]
+    axes = [_axis(plan, details, name) for name in plan.split_units]
     if axis is not None:
         if axis not in plan.axes and axis not in plan.classes:
             raise PlanError(f'there is no axis "{axis}"; split are {", ".join(each.name for each in axes) or "none"}')

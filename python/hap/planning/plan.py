@@ -158,7 +158,12 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     @property
     def split_units(self) -> dict[str, list[int]]:
-        """:meth:`units` of the axes and classes that the program splits something along, in order of first use."""
+        """:meth:`units` of the axes and classes that the program splits something along, in order of first use.
+
+        Nothing is split where one device does the work.
+        """
+        if len(self.stage.devices) == 1:
+            return {}
         return {name: self.units(name) for name in split_axes(self.program)}
 
     @property

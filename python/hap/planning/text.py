@@ -150,9 +150,11 @@ def _remarks(plan: Plan) -> Iterator[str]:
 
 
 def _subsets(plan: Plan) -> Iterator[str]:
-    """Which devices are left out, and why."""
+    """Which devices are left out, and why; and where none has less to do than all."""
     if plan.left_out:
         yield f"left out: {left_out_text(plan)}"
+    if len(plan.stage.devices) > 1 and not plan.split_units:
+        yield "nothing is split: every device computes the whole, as collectives would take longer than they save"
 
 
 def left_out_text(plan: Plan) -> str:
