@@ -1,7 +1,8 @@
 """Compares clusters before one is bought or rented: how fast each would train a model, and for how much.
 
-Nothing runs but the planner, so that this needs neither the devices nor the memory of the model. Name each cluster by
-its devices and its price an hour::
+Nothing runs but the planner, so that this needs neither the devices nor the memory of the model. It goes by data
+sheets, and leaves the optimiser's time out: good to compare clusters by, and too short for each. Name each by its
+devices and its price an hour::
 
     python examples/compare_clusters.py A100-40GB:2=5.90 V100:4=6.40 "RTX 3090:2,P100:2=2.80" --link 25GbE
 """
@@ -27,7 +28,9 @@ class Offer(NamedTuple):
 
 def offer(text: str, link: str | None) -> Offer:
     """Reads ``V100:2,P100:4=6.40``."""
-    name, _, price = text.rpartition("=")
+    name, equals, price = text.rpartition("=")
+    if not equals or not price.replace(".", "", 1).isdigit():
+        raise SystemExit(f"{text}: expected devices and their price an hour, such as V100:2,P100:4=6.40")
     devices: list[str] = []
     for entry in name.split(","):
         device, _, count = entry.partition(":")
@@ -41,7 +44,7 @@ def main() -> None:
     parser.add_argument("--link", help="what joins the devices, such as 25GbE; PCIe if left out")
     parser.add_argument("--batch", type=int, default=32, help="sequences in a global batch")
     parser.add_argument("--context", type=int, default=1024, help="tokens in a sequence")
-    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--width", type=int, default=768, help="a multiple of 12")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     options = parser.parse_args()
@@ -64,7 +67,10 @@ def main() -> None:
         )
         speed = tokens.numel() / plan.predicted_time
         cost = price / 3600 / speed * 1e9
-        print(f"{name:30}{plan.predicted_time:10.3f}{speed:12,.0f}{memory:9.0%}{price:10.2f}{cost:17.2f}", flush=True)
+        line = f"{name:30}{plan.predicted_time:10.3f}{speed:12,.0f}{memory:9.0%}{price:10.2f}{cost:17.2f}"
+        # Paid for all the same.
+        idle = f"  idle: ranks {', '.join(map(str, plan.left_out))}" if plan.left_out else ""
+        print(line + idle, flush=True)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def main() -> None:
         outputs["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
-        # All ranks ask: those that take no part in the step are sent what is no loss.
+        # A collective: all ranks ask, idle ones too.
         uneven = outputs["uneven"].item()
         if dist.get_rank() == 0:
             print(f"step {step:3}  loss {outputs['loss'].item():.4f}  uneven {uneven:.3f}")

@@ -23,7 +23,9 @@ import hap
 from gpt import GPT
 from text import VOCABULARY, batch, standard_library
 
-CONTEXT, HELD_OUT = 64, 1_000_000
+CONTEXT = 64
+# Where the held-out batch begins, and how many sequences it has.
+HELD_OUT, HELD_OUT_SIZE = 1_000_000, 16
 
 
 def main() -> None:
@@ -41,14 +43,16 @@ def main() -> None:
     torch.manual_seed(0)
     text = standard_library()
     model = GPT(vocabulary=VOCABULARY, context=CONTEXT, width=128, layers=2, heads=4)
-    model = hap.parallelize(model, devices=cluster)
+    # What is loaded goes to where the plan has it: plan before.
+    example = batch(text, step=0, size=options.batch, context=CONTEXT)
+    model = hap.parallelize(model, devices=cluster, example_inputs=example)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     training = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
 
     def held_out_loss() -> float:
         with torch.no_grad():
-            return model(*batch(text, step=HELD_OUT, size=options.batch, context=CONTEXT)).item()
+            return model(*batch(text, step=HELD_OUT, size=HELD_OUT_SIZE, context=CONTEXT)).item()
 
     start = 0
     if options.checkpoint.exists():

@@ -41,6 +41,18 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["plan.json"]
 
 
+def test_what_is_replaced_keeps_its_permissions(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    write_whole(path, "before")
+    path.chmod(0o600)
+    write_whole(path, "after")
+    assert path.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everything
+    with pytest.raises(PermissionError, match=r"plan\.json'"):
+        write_whole(path, "later")
+    assert path.read_text() == "after"
+
+
 def test_errors_name_the_file_and_links_and_pipes_stay(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none/plan\.json'"):
         write_whole(tmp_path / "none" / "plan.json", "")

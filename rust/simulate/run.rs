@@ -49,11 +49,19 @@ impl<'a> Run<'a> {
         };
         let count = members.len();
         let (mut read_first, mut operators) = (Vec::new(), Vec::new());
-        if costs.contention() > 0.0 {
+        if costs.contention() > 0.0 && costs.overlap() > 0.0 {
             read_first = program.read_first();
+            let takes_time = |operator: usize, choice: usize| {
+                let choice = &costs.graph().operators[operator].choices[choice];
+                let mut kinds = costs.kinds().iter();
+                kinds.any(|&device| costs.compute(operator, choice, device) > 0.0)
+            };
             operators.push(0);
             operators.extend(program.steps.iter().scan(0, |before, step| {
-                *before += usize::from(matches!(step, Step::Compute { .. }));
+                *before += usize::from(matches!(
+                    step,
+                    Step::Compute { operator, choice, .. } if takes_time(*operator, *choice)
+                ));
                 Some(*before)
             }));
         }

@@ -201,7 +201,8 @@ fn contention_makes_collectives_beside_computation_longer() {
     };
     let mut cluster = machines(&[1.0, 1.0], 1.0, 1.0);
     cluster.contention = 0.25;
-    for (order, seconds) in [([0, 1], 1.25), ([1, 0], 1.0)] {
+    for (overlap, order, seconds) in [(1.0, [0, 1], 1.25), (1.0, [1, 0], 1.0), (0.0, [0, 1], 1.0)] {
+        cluster.overlap = overlap;
         let step = run(&cluster, &[0.5, 0.5], &lines(order));
         close(step.communication, seconds);
     }

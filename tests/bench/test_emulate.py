@@ -156,7 +156,7 @@ def test_signals_give_shares_and_lift_them(tmp_path):
         (tmp_path / "rank0").write_text(str(slowed.pid))
         used = [float(process.communicate(timeout=30)[0]) for process in (slowed, free)]
         # Others may keep both from a processor.
-        assert used[0] < 0.6 * 0.8
+        assert used[0] < 0.6 * max(0.8, used[1])
     finally:
         stopper.ended.set()
         stopper.join()

@@ -121,6 +121,8 @@ def test_a_plan_is_explained_with_what_else_there_is(planned):
     assert "* batch" in text
     text, _ = run("explain", planned[1], "--pin", "args.0=Replicate()", "--model", SMALL, "--what-if")
     assert 'what if bound by pin={"args.0": Replicate()}: ' in text
+    pins = ("--pin", "nothing=Shard(0)", "--model", SMALL, "--what-if")
+    assert '"nothing"' in run("explain", planned[1], *pins, code=1)[1]
     found = run_json("explain", planned[1], planned[1], schema="compare")
     assert found["operators"] == []
     assert run("explain", planned[1], planned[1])[0].startswith("step ")

@@ -125,7 +125,7 @@ def test_repr_builds_an_equal_cluster():
         (lambda: hap.Cluster(["V100"], link=LINK, collectives={"all_reduce/builtin": 1e9}), "CollectiveCost"),
         (
             lambda: hap.Cluster([hap.Cluster(["V100"], link=LINK, overlap=0.5)], link=LINK),
-            "member 0: collectives and overlap belong to the outermost cluster",
+            "member 0: collectives, overlap, interference and contention belong to the outermost cluster",
         ),
         (lambda: hap.Link(bandwidth=0, latency=0), "Link: bandwidth: expected a finite number above 0, got 0"),
         (lambda: hap.Link(bandwidth=1, latency=-1), "Link: latency: expected a finite number of at least 0"),

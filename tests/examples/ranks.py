@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import time
 import traceback
 from contextlib import redirect_stdout
 from io import StringIO
@@ -49,12 +50,19 @@ def run(ranks: int, script: str, *arguments: object, limit: float = 100.0) -> tu
         there.close()
         channels.append(here)
     try:
-        ended = []
-        for channel in channels:
-            assert wait([channel], limit), f"{script}: a rank did not end in {limit} s"
-            ended.append(channel.recv())
+        ended: dict[int, tuple[object, str]] = {}
+        running, until = dict(enumerate(channels)), time.monotonic() + limit
+        # Where one fails, others wait for it.
+        while running and not any(code for code, _ in ended.values()):
+            ready = wait([*running.values()], max(0.0, until - time.monotonic()))
+            assert ready, f"{script}: ranks {sorted(running)} did not end in {limit} s"
+            for rank in [rank for rank, channel in running.items() if channel in ready]:
+                try:
+                    ended[rank] = running.pop(rank).recv()
+                except EOFError:
+                    ended[rank] = (f"rank {rank} was killed", "")
     finally:
         for process in processes:
             process.kill()
             process.join()
-    return ended[0][1], next((code for code, _ in ended if code), 0)
+    return ended.get(0, (0, ""))[1], next((code for code, _ in ended.values() if code), 0)

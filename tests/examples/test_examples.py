@@ -9,6 +9,9 @@ from tests.runtime.jobs import cluster
 
 from images import ResNet, digits
 
+# A test may start two jobs of 100 seconds each.
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
@@ -77,13 +80,15 @@ def test_images(two):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert losses(printed) == pytest.approx([loss.item()], abs=1e-3)
+    assert losses(printed) == pytest.approx([loss.item()], abs=1e-2)
 
 
 def test_resuming_on_another_cluster(two, tmp_path):
     options = ("--batch=3", "--save-every=2")
     first = losses(output(2, "resume.py", tmp_path / "run", "--steps=2", *options, *two))
-    printed = output(1, "resume.py", tmp_path / "run", "--steps=4", *options, "--devices", "T4")
+    cluster(3).save(tmp_path / "three.json")
+    three = ("--cluster", tmp_path / "three.json")
+    printed = output(3, "resume.py", tmp_path / "run", "--steps=4", *options, *three)
     assert "goes on from step 2" in printed
     assert len(first) == 2
     assert losses(printed)[-1] < min(first)

@@ -184,7 +184,10 @@ def _member(member: object, position: int) -> Device | Cluster:
         return Device(member)
     if isinstance(member, Cluster):
         if member.collectives or member.overlap or member.interference or member.contention:
-            raise ClusterError(f"Cluster: member {position}: collectives and overlap belong to the outermost cluster")
+            raise ClusterError(
+                f"Cluster: member {position}: collectives, overlap, interference and contention "
+                "belong to the outermost cluster"
+            )
         return member
     if isinstance(member, Device):
         return member

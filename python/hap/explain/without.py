@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hap.errors import PlanError
 from hap.explain.data import WhatIf
 from hap.planning.api import plan_axes
-from hap.planning.pins import Pins, as_given, read_pins
+from hap.planning.pins import Pins, allowed, as_given, read_pins
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,10 @@ def with_pins(plan: Plan, axes: AxisGraph, pin: Pins, forbid: Pins) -> WhatIf:
     Raises:
         PlanError: an entry is no placement that a tensor of the model can have.
     """
-    constraint = " and ".join(map(str, read_pins(pin, forbid)))
+    pins = read_pins(pin, forbid)
+    # That there are such tensors and placements.
+    allowed(axes, pins, plan.forbidden_axes)
+    constraint = " and ".join(map(str, pins))
     return _again(plan, axes, f"bound by {constraint}", plan.forbidden_axes, pin, forbid)
 
 
@@ -80,7 +83,8 @@ def _again(
             pin={**as_given(plan.pin), **(pin or {})},
             forbid={**as_given(plan.forbid), **(forbid or {})},
             optimiser=plan.optimiser_tensors,
-            active=plan.active,
+            # Files of before it was stored hold only whom it left out.
+            active=plan.active or (plan.stage.devices if plan.left_out and plan.with_all is None else None),
         )
     except PlanError as error:
         return WhatIf(constraint=constraint, before=plan.predicted_time, after=None, obstacle=str(error))

@@ -66,7 +66,7 @@ def measure(group: Group, control: Control, device: torch.device, *, seconds: fl
 
 def _sample(group: Group, control: Control, matrix: torch.Tensor, buffer: torch.Tensor) -> Sample:
     device = matrix.device
-    torch.mm(matrix, matrix)
+    _product(matrix)
     finish(device)
     control.numbers((0,), "waiting for all ranks")
     began = time.perf_counter()
@@ -79,14 +79,16 @@ def _sample(group: Group, control: Control, matrix: torch.Tensor, buffer: torch.
         count += 1
     product = (time.perf_counter() - began) / count
     control.numbers((0,), "waiting for all ranks")
-    count, began = 0, time.perf_counter()
+    count, under_way, began = 0, 0.0, time.perf_counter()
     _, works = group.issue(AllReduce(buffer), asynchronous=True)
     while not count or not all(work.is_completed() for work in works):
+        under_way = time.perf_counter() - began
         _product(matrix)
         count += 1
-    beside = time.perf_counter() - began
+    slowed = (time.perf_counter() - began) / count
     wait(works)
-    return Sample(alone, beside, product, beside / count)
+    # It has ended during the last product, which must not count as contention.
+    return Sample(alone, under_way, product, slowed)
 
 
 def _reduced(group: Group, buffer: torch.Tensor) -> None:

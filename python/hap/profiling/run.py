@@ -66,7 +66,7 @@ def profile(
 
     Returns:
         The cluster, the same on all ranks: devices with measured times and their free memory, measured collectives, the
-        link that these follow from, and how far communication slows computation that overlaps it. Save it with
+        link that these follow from, and how far communication and computation that overlap slow each other. Save it by
         :meth:`hap.Cluster.save`.
 
     Raises:

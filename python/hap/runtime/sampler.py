@@ -116,7 +116,8 @@ class DistributedSampler(Sampler[list[int]]):
         Raises:
             HapError: a loader would make batches of these batches, as it got the sampler for one of samples.
         """
-        if isinstance(sys._getframe(1).f_locals.get("self"), BatchSampler):
+        caller = sys._getframe(1).f_locals.get("self")
+        if isinstance(caller, BatchSampler) and getattr(caller, "sampler", None) is self:
             raise HapError(
                 "hap.DistributedSampler yields whole batches: give it to the DataLoader as batch_sampler=, not as "
                 "sampler=, and leave out its batch_size, shuffle and drop_last, which the sampler has itself: "
