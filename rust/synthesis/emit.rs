@@ -59,18 +59,12 @@ fn of_backward(kind: OutputKind) -> bool {
     matches!(kind, OutputKind::Gradient | OutputKind::InputGradient)
 }
 
-/// By tensor, whether an operator that is not merged, an output, or a view that is read reads it.
-fn read_tensors(graph: &Graph, model: &Model) -> Vec<bool> {
+/// By tensor, whether an operator or an output reads it; views that nobody reads are made, and read, too.
+fn read_tensors(graph: &Graph) -> Vec<bool> {
     let mut read = vec![false; graph.tensors.len()];
-    for output in &graph.outputs {
-        read[output.tensor] = true;
-    }
-    for (index, operator) in graph.operators.iter().enumerate().rev() {
-        if !model.classes.merged[index] || operator.results.iter().any(|&result| read[result]) {
-            for &operand in &operator.operands {
-                read[operand] = true;
-            }
-        }
+    let operands = graph.operators.iter().flat_map(|operator| &operator.operands);
+    for &tensor in operands.chain(graph.outputs.iter().map(|output| &output.tensor)) {
+        read[tensor] = true;
     }
     read
 }
@@ -113,7 +107,7 @@ impl<'a> Emitter<'a> {
             there: vec![0; tensors],
             gone: vec![0; tensors],
             freed: vec![0; tensors],
-            read: read_tensors(graph, model),
+            read: read_tensors(graph),
             behind: false,
             program: Program::default(),
             communication: 0.0,
