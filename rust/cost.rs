@@ -6,8 +6,7 @@
 //!   the operator's family. Of the bytes, those of sharded operands and results scale by `f`. A device without a
 //!   share does nothing, and layout operators cost nothing.
 //! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth
-//!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]). A gather or
-//!   scatter along another than the leading axis copies the tensor once more, at the speed of the device's memory.
+//!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]).
 //! * A composite choice launches one kernel more for each collective inside, and pays for these as for conversions.
 //! * A re-split moves what is not in a device's stretch of the units both before and behind it; nothing, and it makes
 //!   nobody wait, where all shares are equal.

@@ -90,20 +90,7 @@ impl CostModel<'_> {
                 self.link.bandwidth,
             ),
         };
-        let copies = latency + self.copies(transfer, device);
-        self.bytes_moved(transfer, device).scaled(1.0 / bandwidth, copies)
-    }
-
-    /// Seconds of packing what is scattered, or of joining what was gathered, where the shares do not lie one after
-    /// another in memory: all bytes are read and written once more. What is measured of exchanges has theirs in it.
-    fn copies(&self, transfer: &Transfer, device: usize) -> f64 {
-        let gathers = matches!(transfer.conversion, Conversion::AllGather | Conversion::ReduceScatter);
-        if !gathers || transfer.axis.is_none() || transfer.leads {
-            return 0.0;
-        }
-        let (traffic, bytes) = (&self.curves[self.curves.len() - 1][device], 2.0 * transfer.bytes);
-        let piece = traffic.at(bytes);
-        piece.constant + piece.slope * bytes
+        self.bytes_moved(transfer, device).scaled(1.0 / bandwidth, latency)
     }
 
     /// How many latencies a collective waits for.

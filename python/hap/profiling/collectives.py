@@ -115,19 +115,17 @@ def moved(name: str, size: float, units: Sequence[int]) -> float:
     The core simulates the collective on devices with a link of one byte per second.
     """
     kind, implementation = name.split("/")
-    # The placement before and after, and the axis: the leading one, as in :func:`_work`, along which nothing is copied.
-    # What is partial is a share padded with zeros, which costs nothing.
+    # The placement before and after, and the axis. What is partial is a share padded with zeros, which costs nothing.
     ends: dict[str, tuple[str, str, str | None]] = {
         "all_gather": ("S0", "R", "rows"),
         "all_reduce": ("P", "R", None),
-        "reduce_scatter": ("P", "S0", "rows"),
+        "reduce_scatter": ("P", "S1", "columns"),
         "all_to_all": ("S0", "S1", "rows"),
     }
     before, after, axis = ends[kind]
-    given = "S1" if before == "P" else before
-    padded = [Convert("pad", "x", (given,), ("P",), "columns", None)] if before == "P" else []
+    padded = [Convert("pad", "x", ("S0",), ("P",), "rows", None)] if before == "P" else []
     converted = Convert(kind, "x", (before,), (after,), axis, implementation)  # type: ignore[arg-type]
-    program = Program((InputInstruction("x", (given,)), *padded, converted, OutputInstruction("y", "x", (after,))))
+    program = Program((InputInstruction("x", ("S0",)), *padded, converted, OutputInstruction("y", "x", (after,))))
     count = sum(units)
     graph = {
         "format": "hap-graph-1",
