@@ -31,11 +31,11 @@ def predictions(
     # What tensor parallelism reduces is read at once.
     waiting = make_problem(axes, replace(cluster, overlap=0.0))
     ways = {
-        "ddp_even": (problem, data_parallel, problem.even),
-        "ddp_proportional": (problem, data_parallel, problem.proportional),
+        "ddp_even": (data_parallel, problem.even),
+        "ddp_proportional": (data_parallel, problem.proportional),
+        "fsdp2": (fully_sharded, problem.even),
     }
-    found = {name: baseline(way, name, strategy(way), splits).seconds for name, (way, strategy, splits) in ways.items()}
-    found["fsdp2"] = baseline(problem, "fsdp2", fully_sharded(problem), problem.even).seconds
+    found = {name: baseline(problem, name, way(problem), splits).seconds for name, (way, splits) in ways.items()}
     if found["fsdp2"] is not None:
         alone = make_problem(axes, without_communication(cluster))
         computing = baseline(alone, "computing", data_parallel(alone), alone.even).seconds
@@ -44,7 +44,7 @@ def predictions(
     if workload.tensor:
         only = msgspec.structs.replace(waiting.constraints, allowed_axes=by_hand(workload, axes))
         found["tensor"] = baseline(waiting, "tensor", only, waiting.even).seconds
-    found["hap"] = hap.simulate(plan, workload.model(), example_inputs=batch).seconds
+    found["hap"] = plan.predicted_time
     return found
 
 

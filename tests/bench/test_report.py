@@ -5,11 +5,7 @@ from benches.document import END, write_part
 
 
 def one(seconds, predicted, loss=(2.0, 1.0)):
-    return {
-        "seconds": [seconds, seconds, 9.0 * seconds],
-        "predicted": predicted,
-        "loss": list(loss),
-    }
+    return {"seconds": [seconds, seconds, 9.0 * seconds], "predicted": predicted, "loss": list(loss)}
 
 
 RESULTS = {

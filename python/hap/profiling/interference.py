@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -49,7 +50,7 @@ def measure(group: Group, control: Control, device: torch.device, *, seconds: fl
     buffers: list[torch.Tensor] = []
     for size in SIZES:
         buffer = torch.zeros(size, device=device)
-        taken = once(lambda buffer=buffer: _reduced(group, buffer), device)  # type: ignore[misc]
+        taken = once(partial(_reduced, group, buffer), device)
         if buffers and max(control.gather(taken, "timing an all-reduce")) > LARGEST * seconds:
             break
         buffers.append(buffer)
