@@ -39,8 +39,10 @@ def folder_of(name: str) -> Path:
 
 def kill(name: str) -> None:
     """Kills the cluster's processes and waits for their end."""
-    deadline = time.monotonic() + PATIENCE
-    while (left := list(processes(name))) and time.monotonic() < deadline:
+    start = time.monotonic()
+    while (left := list(processes(name))) or (_starting() and time.monotonic() < start + PATIENCE / 10):
+        if time.monotonic() > start + PATIENCE:
+            break
         for number in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
@@ -78,6 +80,17 @@ def processes(name: str) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
                     yield int(entry.name)
+
+
+def _starting() -> bool:
+    """Whether a process shows no environment, as any does for a moment as it starts a program: it may be ours."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # Of the system's own threads and of corpses no program can be read.
+                if (entry / "exe").readlink() and not (entry / "environ").read_bytes():
+                    return True
+    return False
 
 
 def _named(root: Path, name: str) -> list[Path]:

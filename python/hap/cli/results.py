@@ -6,7 +6,8 @@ and FLOP/s are plain numbers; lists by device are in rank order.
 
 from __future__ import annotations
 
-from typing import Literal
+import inspect
+from typing import Any, Literal
 
 import msgspec
 
@@ -140,4 +141,15 @@ def result_of(command: str) -> type[msgspec.Struct]:
 
 def schema(command: str) -> bytes:
     """The JSON schema of what a command prints with ``--json``, indented."""
-    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(result_of(command))), indent=2) + b"\n"
+    described = _dedented(msgspec.json.schema(result_of(command)))
+    return msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n"
+
+
+def _dedented(part: Any) -> Any:
+    """A part of a schema; descriptions lose the indentation of docstrings, which some versions of msgspec keep."""
+    if isinstance(part, dict):
+        return {
+            key: inspect.cleandoc(value) if key == "description" and isinstance(value, str) else _dedented(value)
+            for key, value in part.items()
+        }
+    return [_dedented(value) for value in part] if isinstance(part, list) else part
