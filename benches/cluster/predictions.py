@@ -6,11 +6,13 @@ from dataclasses import replace
 from fnmatch import fnmatch
 
 import msgspec
+import torch
 from benches.cluster.workloads import Batch, Workload
 from torch.distributed.tensor.parallel import ColwiseParallel
 
 import hap
 from hap.planning.baselines import baseline, data_parallel, fully_sharded
+from hap.planning.engine import Constraints
 from hap.planning.setup import make_problem
 from hap.profiling.collectives import moved
 from hap.rules import AxisGraph, annotate
@@ -42,7 +44,7 @@ def predictions(
         assert computing is not None, "memory does not count"
         found["fsdp2"] = computing + gathering(workload, cluster, keep=keep)
     if workload.tensor:
-        only = msgspec.structs.replace(waiting.constraints, allowed_axes=by_hand(workload, axes))
+        only = by_hand(workload, axes, waiting.constraints)
         found["tensor"] = baseline(waiting, "tensor", only, waiting.even).seconds
     found["hap"] = plan.predicted_time
     return found
@@ -68,14 +70,33 @@ def gathering(workload: Workload, cluster: hap.Cluster, *, keep: bool) -> float:
     return found
 
 
-def by_hand(workload: Workload, axes: AxisGraph) -> tuple[str, ...]:
-    """The axes of the dimensions that the styles of tensor parallelism split."""
-    found = set()
-    for entry in axes.graph.inputs:
-        module = entry.name.rpartition(".")[0]
-        styles = [style for pattern, style in workload.tensor.items() if fnmatch(module, pattern)]
-        if entry.kind == "parameter" and entry.name.endswith(".weight") and styles:
-            split = 0 if styles[0] is ColwiseParallel else 1
-            own = (each for each in axes.occurrences[entry.tensor] if each.place.dim == split)
-            found |= {axes.axes[each.axis].name for each in own}
-    return tuple(sorted(found))
+def by_hand(workload: Workload, axes: AxisGraph, given: Constraints) -> Constraints:
+    """What the styles of tensor parallelism say, beside what is given.
+
+    Their weights are split, and all that is computed with these is shared along the same axes. All else is whole: no
+    other operator sees summands.
+    """
+    graph, names, placements = axes.graph, set(), {}
+    weights = {entry.name: entry.tensor for entry in graph.inputs if entry.kind == "parameter"}
+    for operator, choices, layout in zip(graph.operators, axes.choices, axes.layout, strict=True):
+        weight = weights.get(f"{operator.module}.weight")
+        styles = [style for pattern, style in workload.tensor.items() if fnmatch(operator.module, pattern)]
+        results = [result for result in operator.results if result is not None]
+        # Gradients are added up before they are reduced.
+        if layout or (operator.phase == "backward" and operator.target == torch.ops.aten.add.Tensor):
+            continue
+        if weight is None or not styles:
+            for result in results if not styles else ():
+                parts = (f"S{number}" for number in range(len(axes.occurrences[result])))
+                placements[graph.tensors[result].name] = ("R", *parts)
+            continue
+        dimension = 0 if styles[0] is ColwiseParallel else 1
+        occurrences = axes.occurrences[weight]
+        split = {each.axis: f"S{number}" for number, each in enumerate(occurrences) if each.dim == dimension}
+        names |= {axes.axes[axis].name for axis in split}
+        placements[f"{operator.module}.weight"] = (*split.values(),)
+        for position, result in enumerate(results):
+            ways = {str(*choice.outputs[position]) for choice in choices if choice.axis in split}
+            if ways:
+                placements[graph.tensors[result].name] = (*sorted(ways),)
+    return msgspec.structs.replace(given, allowed_axes=(*sorted(names),), placements=placements)

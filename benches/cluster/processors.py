@@ -19,6 +19,8 @@ from benches.cluster.layout import Share
 CPU, MEMORY = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/memory")
 PERIOD = 10_000
 """Microseconds in which a control group gets its share. Short ones keep what waits for each other from waiting long."""
+MOST_SHARES = 2**18
+"""The weight of a control group beside others, at most; 1024 by default."""
 TURN = 0.05
 """Seconds in which a process is stopped and continued once."""
 ENTERED = "HAP_EMULATED_RANK"
@@ -39,6 +41,8 @@ def make_groups(name: str, shares: Sequence[Share], memories: Sequence[float]) -
         (CPU / group / "cpu.cfs_period_us").write_text(str(PERIOD))
         quota = str(max(1000, round(share.part * PERIOD)))
         (CPU / group / "cpu.cfs_quota_us").write_text(quota)
+        # What else this machine does waits for the ranks.
+        (CPU / group / "cpu.shares").write_text(str(MOST_SHARES))
         (MEMORY / group).mkdir()
         (MEMORY / group / "memory.limit_in_bytes").write_text(str(round(memory)))
         files.append((CPU / group / "cpu.cfs_quota_us", quota))

@@ -6,7 +6,8 @@ The bytes are those that the cost model says that the slowest rank moves, so tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -28,8 +29,9 @@ from hap.runtime.group import Group
 SIZES = (2**14, 2**18, 2**20, 2**22, 2**24)
 # Shares of the ranks beside equal ones: each has so many times the share of the one before.
 SKEW = 2.0
-# Larger tensors are left out where one takes this part of all the time; some sizes are measured in any case.
-LARGEST, LEAST = 0.005, 3
+# Larger tensors are left out where one takes this part of all the time; some sizes are measured in any case, and more
+# while the largest one takes less than so many times what the smallest does: a rate would not show.
+LARGEST, LEAST, SHOWN = 0.005, 3, 2.0
 # Units of an axis by rank, on average; bytes of an element.
 UNITS = 16
 ELEMENT = 4
@@ -55,12 +57,14 @@ def measure(
     amounts: list[tuple[str, float]] = []
     works: list[tuple[Collective, float]] = []
     for name in names:
+        ends: list[float] = []
         for position, size in enumerate(SIZES):
             every = [(units, _work(name, size, units, group, device)) for units in _splits(group.size)]
             # All ranks know the same times, and stop together.
             taken = [max(control.gather(once(work, device), "timing a collective")) for _, work in every]
-            if position >= LEAST and sum(taken) > LARGEST * seconds:
+            if position >= LEAST and sum(taken) > LARGEST * seconds and ends[-1] > SHOWN * ends[0]:
                 break
+            ends.append(sum(taken))
             amounts.extend((name, moved(name, size, units)) for units, _ in every)
             works.extend((work, time) for (_, work), time in zip(every, taken, strict=True))
     found: list[list[float]] = []
@@ -70,11 +74,19 @@ def measure(
     everybody = control.gather(found, "timing collectives")
     slowest = [[max(times) for times in zip(*ranks, strict=True)] for ranks in zip(*everybody, strict=True)]
     estimates = [estimate(times) for times in zip(*slowest, strict=True)]
-    lines = {}
-    for name in names:
-        own = [(amount, time) for (which, amount), time in zip(amounts, estimates, strict=True) if which == name]
-        lines[name] = fit(*zip(*own, strict=True))
-    return lines
+    points = {
+        name: [(amount, time) for (which, amount), time in zip(amounts, estimates, strict=True) if which == name]
+        for name in names
+    }
+    return _lines(points)
+
+
+def _lines(points: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Line]:
+    """The lines through amounts and times; the links are no faster where times hardly rise than where they show."""
+    lines = {name: fit(*zip(*own, strict=True)) for name, own in points.items()}
+    steep = [line.rate for name, line in lines.items() if line.latency * line.rate < max(points[name])[0]]
+    fastest = max(steep, default=math.inf)
+    return {name: fit(*zip(*own, strict=True), fastest=fastest) for name, own in points.items()}
 
 
 def _splits(ranks: int) -> Iterator[tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,8 +32,8 @@ class Line:
         return self.latency + amount / self.rate
 
 
-def fit(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
-    """The line of least squares of the relative errors, with a latency of at least 0 and a rate above 0.
+def fit(amounts: Sequence[float], seconds: Sequence[float], *, fastest: float = math.inf) -> Line:
+    """The line of least squares of the relative errors, with a latency of at least 0 and a rate in (0, ``fastest``].
 
     Relative errors, so that small amounts count as much as large ones. Needs two different amounts.
     """
@@ -47,6 +48,9 @@ def fit(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
         level = float((1.0 / y).sum() / (1.0 / (y * y)).sum())
         candidates = [(0.0, steep), (level, LEVEL * level / float(x.max()))]
         latency, slope = min(candidates, key=lambda line: _error(line[0], line[1], x, y))
+    if slope * fastest < 1.0:
+        slope = 1.0 / fastest
+        latency = max(0.0, float(((1.0 - slope * x / y) / y).sum() / (1.0 / (y * y)).sum()))
     return Line(float(latency), 1.0 / float(slope), _error(float(latency), float(slope), x, y))
 
 
