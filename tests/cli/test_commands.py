@@ -81,6 +81,8 @@ def test_a_plan_is_told_and_written(planned):
     assert found["predicted_time"] == plan.predicted_time
     assert plan.units("batch") == [4096, 0, 0]
     assert (found["left_out"], found["splits"]) == ([1, 2], {}), "one device shares nothing with others"
+    assert (found["active"], found["with_all"]) == (None, plan.with_all)
+    assert found["with_all"] > found["predicted_time"]
     assert plan.forbidden_axes == ("layers.0.weight.0",)
 
 
@@ -93,6 +95,7 @@ def test_a_plan_in_words_is_the_header_of_the_plan(tmp_path):
     assert plan.forbid == {"*.bias": ("Shard(0)",)}
     assert plan.optimiser_tensors == 0
     assert plan.left_out == (2,)
+    assert plan.active == (0, 1)
 
 
 def test_a_step_is_simulated_on_these_devices_and_on_others(planned, tmp_path):
@@ -181,6 +184,7 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("explain", "none.json", "--pin", "x=Shard(0)"), "are for --what-if"),
         (("explain", "none.json", "--what-if", "--op", "x", "--axis", "y", "--model", SMALL), "and one of --axis"),
         (("devices", "--link", "10GbE"), "need --devices"),
+        (("devices", *DEVICES, "-o", "none/cluster.json"), "there is no folder none"),
         (("profile", "x.json", "--device", "none"), '--device "none"'),
         (("explain", "none.json"), "No such file"),
         (("report", "none.json", "-o", "none/plan.html"), "there is no folder none"),

@@ -15,6 +15,7 @@ from hap.planning import plan_axes
 from hap.planning.baselines import baselines
 from hap.planning.setup import make_problem
 from hap.program import Compute
+from hap.report.data import contents
 from hap.units import seconds_text
 from tests.planning.graphs import axes_of, random_axes
 
@@ -76,9 +77,34 @@ def test_who_has_to_work_can_be_said():
         assert not (plan.split_units and len(active) == 1)
         whole = "nothing is split: every device computes the whole" in str(plan)
         assert whole == (len(active) > 1 and not plan.split_units)
+        again = hap.Plan.from_json(plan.to_json())
+        assert again.active == plan.active == tuple(active)
+        assert again.to_json() == plan.to_json()
+        with pytest.raises(PlanError, match=r"active: expected the devices of the stage"):
+            hap.Plan.from_json(plan.to_json().replace('"active":[', '"active":[7,'))
     for wrong in ([], [0, 0], [3], [-1]):
         with pytest.raises(PlanError, match="active: expected different ranks from 0 to 2"):
             hap.plan(model, devices=machines, example_inputs=(example,), active=wrong)
+
+
+def test_baselines_are_those_of_the_devices_that_have_to_work():
+    axes, room = axes_of("mlp", batch=64, hidden=256), cluster(5e9, 1e9, 5e9)
+    whole = make_problem(axes, room.without([1]))
+    held = {each.name: max(each.candidate.simulation.memory) for each in baselines(whole)}
+    # Room for the strategies that shard parameters, and for no other.
+    size = 1.01 * max(held["zero3_even"], held["zero3_proportional"])
+    assert size < min(held["ddp_even"], held["ddp_proportional"])
+    scarce = Cluster([replace(each, memory=size) for each in room.devices], link=FAST)
+    plan = plan_axes(axes, scarce, active=(0, 2))
+    assert {name for name, obstacle in plan.obstacles.items() if obstacle == "memory"} >= {
+        "ddp_even",
+        "ddp_proportional",
+    }
+    assert plan.baselines["zero3_even"] == pytest.approx(plan.details.strategies["zero3_even"].seconds + FAST.latency)
+    told = {each.name: each for each in contents(plan).strategies}
+    assert told["ddp_even"].obstacle == "does not fit the memory"
+    assert told["ddp_even"].memory == max(plan.details.strategies["ddp_even"].memory) > size
+    assert plan.details.strategies["ddp_even"].memory[1] == 0
 
 
 def test_nobody_is_left_out_where_all_are_of_use():

@@ -1,7 +1,9 @@
 """A device that costs more than it gives is idle: it stays in the job, holds nothing, and all is as on one device."""
 
 import copy
+import logging
 import os
+import re
 
 import pytest
 import safetensors.torch
@@ -193,6 +195,17 @@ def train(rank: int, folder: str) -> tuple[dict[str, float], dict[str, object]]:
     return compare.found, facts
 
 
+def warned(rank: int) -> list[str]:
+    """What rank says of ranks that stay idle: by default, and where the user has said who works."""
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("hap").addHandler(handler)
+    hap.parallelize(made(), SLOWED, batch(24))
+    hap.parallelize(made(), SLOWED, batch(24), active=[1, 2])
+    return told
+
+
 def stop(rank: int) -> None:
     """The first active rank stops before it sends the loss."""
     model = hap.parallelize(made(), SLOWED, batch(24))
@@ -212,6 +225,12 @@ def test_an_idle_rank_is_part_of_the_job_without_a_part_in_the_work(tmp_path):
             assert facts["logits"] == ((24, 16), False)
             # A scalar cannot be empty.
             assert (facts["held"] == 1) == (facts["samples"] == 0) == (rank == IDLE)
+        first, *others = launcher.run(warned)
+        assert len(first) == 1
+        assert re.fullmatch(
+            r"a step takes .+ without device 0 \(.+\); with all devices .+: these ranks stay idle; active= .+", first[0]
+        )
+        assert others == [[], []]
         with pytest.raises(RankError) as stopped:
             launcher.run(stop)
     assert "CommunicationError: the loss failed on rank" in stopped.value.errors[IDLE]

@@ -144,6 +144,8 @@ def shares_and_errors(rank: int, ranks: int) -> None:
         scores.share(torch.zeros(3, 12))
     with pytest.raises(HapError, match=r"scores\".total: expected a tensor, got float"):
         scores.total(1.0)
+    with pytest.raises(HapError, match=r"scores\".item: expected one element, got the shape \(12, 10\): take its"):
+        scores.item()
     with pytest.raises(HapError, match=r"cross_entropy was called with a hap\.ShardedTensor: take its \.local"):
         F.cross_entropy(scores, y)
     with pytest.raises(AttributeError, match=r'no attribute "argmax": take its \.local'):

@@ -17,7 +17,6 @@ from hap.errors import HapError
 
 if TYPE_CHECKING:
     import hap
-    from hap.cluster import Cluster
     from hap.explain import Explanation
     from hap.planning.pins import Pins
 
@@ -109,23 +108,19 @@ def devices(
 ) -> None:
     """Known accelerators and links, and this machine's devices; or what a cluster consists of."""
     from hap.cli import make, results, show
+    from hap.cli.arguments import check_output, read_cluster
 
+    check_output(output)
     if cluster is None and devices is None:
         if output is not None or link is not None:
             raise HapError("hap devices: --link and --output need --devices, or --output --cluster")
         found = make.known()
     else:
-        described = _cluster(cluster, devices, link)
+        described = read_cluster(cluster, devices, link)
         if output is not None:
             described.save(output)
         found = results.Devices(cluster=make.members(described), output=None if output is None else str(output))
     print_result(found, as_json, show.devices)
-
-
-def _cluster(file: Path | None, devices: str | None, link: str | None) -> Cluster:
-    from hap.cli.arguments import read_cluster
-
-    return read_cluster(file, devices, link)
 
 
 @app.command()
@@ -183,10 +178,10 @@ def plan(
     """Finds the fastest way to train a model on a cluster."""
     import hap
     from hap.cli import make
-    from hap.cli.arguments import check_output, read_model, read_optimiser, read_pins, read_ranks
+    from hap.cli.arguments import check_output, read_cluster, read_model, read_optimiser, read_pins, read_ranks
 
     check_output(output)
-    described = _cluster(cluster, devices, link)
+    described = read_cluster(cluster, devices, link)
     pinned, forbidden = read_pins("pin", pin), read_pins("forbid", forbid)
     ranks = read_ranks(active)
     module, args, kwargs = read_model(model)
@@ -329,12 +324,12 @@ def simulate(
     """A step of a plan by the clock, on its devices or on as many others."""
     import hap
     from hap.cli import make, show
-    from hap.cli.arguments import check_output, read_model
+    from hap.cli.arguments import check_output, read_cluster, read_model
     from hap.planning.progress import Progress
 
     check_output(trace)
     planned = hap.Plan.load(plan)
-    others = None if cluster is None and devices is None else _cluster(cluster, devices, link)
+    others = None if cluster is None and devices is None else read_cluster(cluster, devices, link)
     module, args, kwargs = read_model(model)
     with Progress() as shown:
         shown.update("simulating")
@@ -365,10 +360,10 @@ def check(
     """Runs distributed programs of a model in this process, in float64, and compares them with one device."""
     import hap
     from hap.cli import make, show
-    from hap.cli.arguments import read_model, read_pins
+    from hap.cli.arguments import read_cluster, read_model, read_pins
     from hap.planning.progress import Progress
 
-    described = _cluster(cluster, devices, link)
+    described = read_cluster(cluster, devices, link)
     pinned, forbidden = read_pins("pin", pin), read_pins("forbid", forbid)
     module, args, kwargs = read_model(model)
     # Planning shows its own progress.

@@ -53,6 +53,8 @@ def planned(plan: hap.Plan, output: str | None) -> results.Planned:
         output=output,
         devices=tuple(device.name for device in devices),
         left_out=plan.left_out,
+        active=plan.active,
+        with_all=plan.with_all,
         predicted_time=plan.predicted_time,
         lower_bound=plan.lower_bound,
         optimality_gap=plan.optimality_gap,

@@ -75,6 +75,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None
     devices: tuple[str, ...]
     left_out: tuple[int, ...]
+    active: tuple[int, ...] | None
+    with_all: float | None
     predicted_time: float
     lower_bound: float
     optimality_gap: float | None
