@@ -1,16 +1,24 @@
 """Modules on the meta device: each rank makes its pieces, and no rank the whole model.
 
 Values come from a checkpoint (:mod:`hap.runtime.weights`), else from the module's own initialisation, on rank 0 and in
-parts: submodules that are small beside the whole, with all that they hold. What a module holds is initialised before
-the module itself, as constructors do, and so random numbers are those of constructors that only initialise.
+parts: submodules that are small beside a rank's share, with all that they hold. What a module holds is initialised
+before the module itself, as constructors do, and so random numbers are those of constructors that only initialise.
+
+A rank holds its pieces and one part more. On rank 0 that is the largest part, whole, since a stream of random numbers
+can only be drawn from its beginning; what the initialisation itself allocates comes on top. On the others it is the
+largest tensor, whole; from a checkpoint the rank's largest piece. A part is the tensors of one module, or a submodule
+no larger than the largest tensor or :data:`SMALL` of the smallest share, or one whose initialisation also writes what
+its submodules hold.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from operator import methodcaller
 from typing import Any, cast
 
@@ -24,12 +32,16 @@ from hap.runtime.placing import Layout
 from hap.runtime.shards import broadcast, layout_of, named_state, names_of, put_piece
 from hap.runtime.weights import Weights
 
-SMALL = 1 / 64
-"""A submodule of at most this part of the whole is initialised at once, or as large as the largest tensor."""
+SMALL = 1 / 32
+"""A submodule of at most this part of the smallest share is initialised at once, or as large as the largest tensor."""
 JOINT = 1 / 2
 """One whose initialisation also writes what its submodules hold may be this part of the whole: a layer of a few."""
 _UNTOUCHED = 0xFF
 # Every byte of what an initialisation has not written: NaN in floating point, -1 in whole numbers.
+_ALIGNED = 64
+# Bytes between the starts of tensors that lie in one memory.
+_LOOKED_AT = 1 << 20
+# Elements that are looked at together.
 
 
 def check_sources(module: nn.Module, weights: Weights | None) -> None:
@@ -138,19 +150,45 @@ def _initialise(
     names = {key: aliases for key, (aliases, _) in names_of(twin).items() if aliases[0] in missing}
     pieces = named_state(module)
     sizes = {key: tensor.nbytes for key, tensor in _tensors(twin, deep=True).items() if key in names}
-    for part in list(_parts(twin, sizes)):
+    parts = list(_parts(twin, sizes, _smallest_share(names, sizes, layouts, group)))
+    held = [{key: like for key, like in _tensors(one.module, deep=one.deep).items() if key in names} for one in parts]
+    # Rank 0 needs all of a part at once, the others a tensor after another.
+    places = [_places([sizes[key] for key in likes], apart=group.rank == 0) for likes in held]
+    # One memory for all: what comes and goes between the pieces leaves holes, which the process keeps.
+    memory = torch.empty(max(place.stop for some in places for place in some), dtype=torch.uint8, device=device)
+    for part, likes, some in zip(parts, held, places, strict=True):
         fresh = {
-            key: torch.empty_like(like.detach(), device=device)
-            for key, like in _tensors(part.module, deep=part.deep).items()
-            if key in names
+            key: memory[place].view(like.dtype).view(like.shape)
+            for (key, like), place in zip(likes.items(), some, strict=True)
         }
         fill = partial(_fill, twin, part, fresh, {key: names[key][0] for key in fresh})
         control.settle(fill, f"initialising {part.path or 'the module'}")
-        for key in list(fresh):
-            whole, layout = fresh.pop(key), layout_of(names[key], layouts)
+        for key, whole in fresh.items():
             broadcast(whole, names[key][0], group)
-            share = whole if layout is None else layout.share(whole, group.rank)
-            pieces[names[key][0]].detach().copy_(share)
+            piece, layout = pieces[names[key][0]].detach(), layout_of(names[key], layouts)
+            if layout is None:
+                piece.copy_(whole)
+            else:
+                layout.fill(piece, whole, group.rank)
+
+
+def _smallest_share(
+    names: dict[int, list[str]], sizes: dict[int, int], layouts: dict[str, Layout], group: Group
+) -> float:
+    """Bytes of these tensors on the rank that holds the least of them; ranks that hold none do not count."""
+    totals = [0.0] * group.size
+    for key, aliases in names.items():
+        layout = layout_of(aliases, layouts)
+        for rank in range(group.size):
+            part = 1.0 if layout is None else math.prod(layout.shapes[rank]) / max(1, math.prod(layout.shape))
+            totals[rank] += part * sizes[key]
+    return min(filter(None, totals), default=0.0)
+
+
+def _places(sizes: Sequence[int], *, apart: bool) -> list[slice]:
+    """Where tensors of so many bytes lie in one memory: apart, or all at its beginning."""
+    aligned = (-(-size // _ALIGNED) * _ALIGNED if apart else 0 for size in sizes)
+    return [slice(start, start + size) for start, size in zip(accumulate(aligned, initial=0), sizes, strict=False)]
 
 
 def _tensors(module: nn.Module, *, deep: bool) -> dict[int, torch.Tensor]:
@@ -185,14 +223,14 @@ def _ordered(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     yield path, module
 
 
-def _parts(twin: nn.Module, sizes: dict[int, int]) -> Iterator[_Part]:
-    """Parts that are small, in the order in which one device initialises them.
+def _parts(twin: nn.Module, sizes: dict[int, int], share: float) -> Iterator[_Part]:
+    """Parts that are small beside a share of so many bytes, in the order in which one device initialises them.
 
     Raises:
         HapError: an initialisation writes too much at once.
     """
     total = sum(sizes.values())
-    at_once = max(*sizes.values(), int(SMALL * total))
+    at_once = max(*sizes.values(), SMALL * share)
     deep: set[str] = set()
     for path, part in twin.named_modules():
         size = sum(sizes.get(key, 0) for key in _tensors(part, deep=True))
@@ -258,8 +296,8 @@ def _fill(twin: nn.Module, part: _Part, fresh: dict[int, torch.Tensor], names: d
 def _is_untouched(value: torch.Tensor) -> bool:
     """Whether an element in floating point, or all others, are still what :func:`_fill` has put there."""
     if value.dtype.is_floating_point or value.dtype.is_complex:
-        return bool(value.isnan().any())
-    return bool((_bytes(value) == _UNTOUCHED).all())
+        return any(bool(some.isnan().any()) for some in torch.split(value.view(-1), _LOOKED_AT))
+    return all(bool((some == _UNTOUCHED).all()) for some in torch.split(_bytes(value), _LOOKED_AT))
 
 
 def _named(part: nn.Module, path: str) -> str:

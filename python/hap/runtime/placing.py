@@ -75,6 +75,17 @@ class Layout:
             return whole.new_zeros(self.shapes[rank]) if rank in self.idle else whole
         return slice_share(whole, along=self.along, rank=rank)
 
+    def fill(self, piece: torch.Tensor, whole: torch.Tensor, rank: int) -> None:
+        """Write a rank's piece of a whole tensor into memory of the piece's shape, without another copy."""
+        if self.along is not None:
+            dim = self.along.dim
+            for place, local, length in self.along.stretches(rank):
+                piece.narrow(dim, local, length).copy_(whole.narrow(dim, place, length))
+        elif rank not in self.idle:
+            piece.copy_(whole)
+        else:
+            piece.zero_()
+
     def assemble(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """The whole tensor from the pieces of all ranks in one process."""
         return parts[0] if self.along is None else pieces.join(parts, self.along)

@@ -94,7 +94,7 @@ def place(module: nn.Module, layouts: dict[str, Layout], group: Group) -> None:
             layout = layout_of(names, layouts)
             if layout is not None and layout.cut(group.rank) and group.size > 1:
                 # A copy, so that nothing keeps the whole tensor in memory.
-                whole = layout.share(whole, group.rank).clone(memory_format=torch.contiguous_format)
+                whole = layout.share(whole, group.rank)
             put_piece(module, names[0], tensor, whole, layout, group)
 
 
