@@ -25,13 +25,15 @@ from hap.runtime.agree import Control
 from hap.runtime.along import Along
 from hap.runtime.group import Group
 
-# Bytes of the whole tensor.
+# Bytes of the whole tensor; the few are for a quick look.
 SIZES = (2**14, 2**18, 2**20, 2**22, 2**24)
+FEW_SIZES = (2**14, 2**20, 2**22)
 # Shares of the ranks beside equal ones: each has so many times the share of the one before.
 SKEW = 2.0
-# Larger tensors are left out where one takes this part of all the time; some sizes are measured in any case, and more
-# while the largest one takes less than so many times what the smallest does: a rate would not show.
-LARGEST, LEAST, SHOWN = 0.005, 3, 2.0
+# Larger tensors are left out where one would take this part of all the time at the rate of the one before.
+LARGEST = 0.02
+# That rate shows where it takes so many times as long as the smallest; else what was fitted were a latency alone.
+SHOWS = 2.0
 # Units of an axis by rank, on average; bytes of an element.
 UNITS = 16
 ELEMENT = 4
@@ -46,25 +48,26 @@ def measure(
     device: torch.device,
     *,
     seconds: float,
+    sizes: Sequence[int] = SIZES,
     estimate: Callable[[Sequence[float]], float] = quartile,
     advance: Callable[[], object] = lambda: None,
 ) -> dict[str, Line]:
     """Measures some of :data:`hap.cluster.COLLECTIVES` on all ranks, in turns, for about so many seconds.
 
-    The time of a collective is that of its slowest rank; ``estimate`` makes one of those of all rounds. ``advance`` is
-    called after each round.
+    The time of a collective is that of its slowest rank; ``estimate`` makes one of those of all rounds. ``sizes`` are
+    bytes of the tensors, ascending. ``advance`` is called after each round.
     """
     amounts: list[tuple[str, float]] = []
     works: list[tuple[Collective, float]] = []
     for name in names:
-        ends: list[float] = []
-        for position, size in enumerate(SIZES):
+        tried: list[float] = []
+        for before, size in zip((0, *sizes), sizes, strict=False):
+            if tried and tried[-1] > SHOWS * tried[0] and tried[-1] * size / before > LARGEST * seconds:
+                break
             every = [(units, _work(name, size, units, group, device)) for units in _splits(group.size)]
             # All ranks know the same times, and stop together.
             taken = [max(control.gather(once(work, device), "timing a collective")) for _, work in every]
-            if position >= LEAST and sum(taken) > LARGEST * seconds and ends[-1] > SHOWN * ends[0]:
-                break
-            ends.append(sum(taken))
+            tried.append(sum(taken))
             amounts.extend((name, moved(name, size, units)) for units, _ in every)
             works.extend((work, time) for (_, work), time in zip(every, taken, strict=True))
     found: list[list[float]] = []

@@ -28,8 +28,11 @@ WIDTH = 256
 PIECES = 16
 # Elements of that memory, on CPUs and on accelerators, which are measured at sizes that fill them.
 POOL = (2**24, 2**26)
-# All is measured in so many lots of at least so many rounds, each with operands elsewhere in a page of so many bytes:
-# where addresses clash in the caches, some kernels take several times as long.
+# Different ones among them.
+NUMBERS = 2**16
+# All is measured in so many lots of at least so many rounds, each with results, and what it does not take out of that
+# memory, elsewhere in a page of so many bytes: where addresses clash in the caches, some kernels take several times as
+# long.
 LOTS, ROUNDS, PAGE = 5, 1, 4096
 # The C library asks the system for each piece of memory that is larger than all it got back, up to so many bytes.
 KEPT = 2**25 - 2**12
@@ -78,21 +81,25 @@ def measure(
     if device.type == "cpu":
         # From now on it keeps them, as in training after the first step.
         torch.empty(KEPT, dtype=torch.uint8)
-    elements = POOL[device.type != "cpu"]
     pools = {
-        str(dtype).removeprefix("torch."): torch.linspace(-2.0, 2.0, 2 * elements, dtype=dtype, device=device)
-        for dtype in (torch.float32, *dtypes)
+        str(dtype).removeprefix("torch."): torch.linspace(-2.0, 2.0, NUMBERS, dtype=dtype, device=device).repeat(
+            2 * POOL[device.type != "cpu"] // NUMBERS
+        )
+        for dtype in dict.fromkeys((torch.float32, *dtypes))
     }
     limit = LARGEST * seconds
-    taken = {name: list(_affordable(line, device, limit)) for name, line in _lines(dtypes, pools).items()}
+    tried = {name: [*_affordable(line, device, limit)] for name, line in _lines(dtypes, pools).items()}
+    times = [time for line in tried.values() for _, every in line for time in every]
+    lines = {name: [problem for problem, _ in line] for name, line in tried.items()}
     clock = time.thread_time if device.type == "cpu" else time.perf_counter
     lots: list[list[list[float]]] = []
     shares: list[float] = []
     for lot in range(LOTS):
         shift = torch.empty(1 + lot * PAGE // LOTS, dtype=torch.uint8)
-        lines = {name: [*itertools.islice(line, len(taken[name]))] for name, line in _lines(dtypes, pools).items()}
+        for name, line in _lines(dtypes, pools).items():
+            if name.startswith(HEAVY):
+                lines[name] = [*itertools.islice(line, len(lines[name]))]
         works = (work for line in lines.values() for _, every in line for work in every)
-        times = (time for line in taken.values() for every in line for time in every)
         found, began, used = [], time.perf_counter(), time.thread_time()
         pairs = [*zip(works, times, strict=True)]
         for measured in rounds(pairs, device, seconds=seconds / LOTS, least=ROUNDS, clock=clock):
@@ -139,8 +146,8 @@ def _lines(dtypes: tuple[torch.dtype, ...], pools: Mapping[str, torch.Tensor]) -
     }
 
 
-def _affordable(line: Iterator[Problem], device: torch.device, limit: float) -> Iterator[list[float]]:
-    """What the operators of each problem take, up to the first that takes too long, or is about to."""
+def _affordable(line: Iterator[Problem], device: torch.device, limit: float) -> Iterator[tuple[Problem, list[float]]]:
+    """Problems and what their operators take, up to the first that takes too long, or is about to."""
     rate = math.inf
     for position, (amount, every) in enumerate(line):
         if position >= SIZES and amount / rate > NEARLY * limit:
@@ -149,7 +156,7 @@ def _affordable(line: Iterator[Problem], device: torch.device, limit: float) -> 
         if position >= SIZES and sum(taken) > limit:
             return
         rate = amount / sum(taken)
-        yield taken
+        yield (amount, every), taken
 
 
 def _rising(points: list[tuple[float, float]]) -> Points:
@@ -241,7 +248,10 @@ def _touching(family: str, x: torch.Tensor, y: torch.Tensor) -> tuple[Work, ...]
             )
         case "pooling":
             images, window = x.reshape(1, -1, 8, 8), ([2, 2], [2, 2], [0, 0], [1, 1], False)
-            pooled, places = aten.max_pool2d_with_indices(images, *window)
+            # Of each window the first element counts as the largest.
+            first = torch.arange(64, device=x.device).view(8, 8)[::2, ::2]
+            places = first.expand(1, images.shape[1], 4, 4).contiguous()
+            pooled = y.view(-1)[: places.numel()].view(places.shape)
             return (
                 partial(aten.max_pool2d_with_indices, images, *window),
                 partial(aten.max_pool2d_with_indices_backward, pooled, images, *window, places),

@@ -106,9 +106,11 @@ def profile(
         bar.update(task, description="collectives")
         shared = min(control.gather(share, "comparing shares of processors")) < WHOLE
         estimate = statistics.fmean if shared else quartile
+        sizes = collectives.FEW_SIZES if quick else collectives.SIZES
         lines = collectives.measure(
-            names, group, control, where, seconds=transfer_seconds, estimate=estimate, advance=advance
-        )
+            names, group, control, where,
+            seconds=transfer_seconds, sizes=sizes, estimate=estimate, advance=advance,
+        )  # fmt: skip
         bar.update(task, description="both at once")
         disturbed = (0.0, 0.0)
         if names:
