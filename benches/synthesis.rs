@@ -9,6 +9,7 @@ use criterion::Criterion;
 use flate2::read::GzDecoder;
 use hap::cluster::{Cluster, Device, Group, Link, Member};
 use hap::graph::Graph;
+use hap::memory::Temporaries;
 use hap::synthesis::{MemoryPrices, Request, synthesise};
 
 /// As in the extension module.
@@ -76,6 +77,7 @@ fn memory_priced(mut request: Request) -> Request {
         seconds_per_byte: vec![1e-12; 8],
         between: 1.0,
         optimiser_tensors: 2,
+        temporaries: Temporaries::default(),
         segments: 1,
         skew: 0.0,
     });

@@ -165,6 +165,7 @@ def measure_plan(name, seconds):
     from hap import _core
     from hap.cluster import Cluster
     from hap.planning.engine import Constraints, Engine
+    from hap.planning.optimisers import OptimiserMemory
     from hap.planning.outer import search
     from hap.planning.problem import Problem
     from hap.planning.progress import Progress
@@ -176,7 +177,7 @@ def measure_plan(name, seconds):
     stored = [graph["tensors"][each["tensor"]] for each in graph["inputs"] if each["kind"] == "parameter"]
     machines = Cluster.from_json(cluster(name))
     asked = Problem(
-        engine=Engine(_core.Graph(text), machines),
+        engine=Engine(_core.Graph(text), machines, optimiser=OptimiserMemory(2)),
         job=machines,
         devices=tuple(range(len(machines.devices))),
         settled=True,

@@ -163,13 +163,7 @@ impl PyGraph {
             let shares: NamedShares = parse("shares", shares)?;
             let options: Options = parse("options", options)?;
             let shares = from_fractions(&self.graph, cluster.devices().len(), &shares).map_err(value_error)?;
-            write(&stages(
-                &self.graph,
-                &cluster,
-                &shares,
-                &program,
-                options.optimiser_tensors,
-            ))
+            write(&stages(&self.graph, &cluster, &shares, &program, options.optimiser()))
         })
     }
 

@@ -3,8 +3,9 @@
 //! On each device, in bytes:
 //!
 //! * *parameters*: parameters and buffers in the placements that they are stored in, all the time;
-//! * *optimiser*: for each parameter with a gradient, `optimiser_tensors` times its local elements, of its own size
-//!   but 4 bytes at least;
+//! * *optimiser*: for each parameter with a gradient, so many times its local elements as the optimiser keeps tensors, of
+//!   its own size but 4 bytes at least; at the last instruction, where it steps, also what it makes meanwhile
+//!   ([`Optimiser`]);
 //! * *gradients*: each in its stored placement, from the instruction that makes it to the end of the step;
 //! * *activations*: every other value while it lives. Inputs other than parameters and buffers are the caller's and
 //!   live all the time, in the placement of their input instruction; other values live from the instruction that
@@ -27,19 +28,21 @@
 
 mod buffers;
 mod holders;
+mod optimiser;
 mod reuse;
 mod under_way;
 
 use serde::{Deserialize, Serialize};
 
-use crate::graph::{Graph, InputKind, OutputKind, Tensor};
+use crate::graph::{Graph, InputKind, OutputKind};
 use crate::placement::Placement;
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram, Value};
-use crate::wellformed::element_bytes;
 
 use buffers::{Need, at, largest, needs};
 pub use holders::{Holder, Purpose, holders};
+use optimiser::trained;
+pub use optimiser::{Optimiser, Temporaries, optimiser_factor};
 use under_way::under_way;
 
 /// What the peak of a device is made of, in bytes.
@@ -49,7 +52,7 @@ pub struct MemoryParts {
     pub parameters: f64,
     /// Gradients of parameters.
     pub gradients: f64,
-    /// State of the optimiser.
+    /// State of the optimiser, and what it makes where the peak is its step.
     pub optimiser: f64,
     /// Inputs, intermediate values, converted copies, outputs.
     pub activations: f64,
@@ -107,11 +110,11 @@ pub fn peaks(
     devices: usize,
     members: &[usize],
     program: &ValidProgram,
-    optimiser_tensors: u32,
+    optimiser: Optimiser,
 ) -> Vec<Peak> {
     let until = under_way(graph, program);
     let (storages, needs) = (storages(graph, program, &until), needs(graph, devices, program, &until));
-    let trained = trained(graph);
+    let trained = trained(graph, program, &storages);
     members
         .iter()
         .map(|&device| {
@@ -120,7 +123,7 @@ pub fn peaks(
                 parts: MemoryParts::default(),
                 slopes: vec![0.0; graph.axes.len()],
             };
-            let moment = local.busiest(devices, program, &storages, &needs);
+            let moment = busiest(&local.held(devices, program, &storages, &needs, (optimiser, &trained)));
             for storage in storages.iter().filter(|storage| storage.lives_at(moment)) {
                 let value = &program.values[storage.value];
                 let bytes = local.add(value, 1.0, &mut peak.slopes);
@@ -129,10 +132,9 @@ pub fn peaks(
                     Part::Gradient => peak.parts.gradients += bytes,
                     Part::Activation => peak.parts.activations += bytes,
                 }
-                if storage.part == Part::Parameter && trained[value.tensor] {
-                    let factor = optimiser_factor(&graph.tensors[value.tensor], optimiser_tensors);
-                    peak.parts.optimiser += local.add(value, factor, &mut peak.slopes);
-                }
+            }
+            for (value, factor) in optimiser.held(&local, program, &trained, moment + 1 == program.steps.len()) {
+                peak.parts.optimiser += local.add(&program.values[value], factor, &mut peak.slopes);
             }
             for need in at(&needs, moment) {
                 let (bytes, slopes) = largest(&local, devices, need);
@@ -144,26 +146,9 @@ pub fn peaks(
         .collect()
 }
 
-/// Bytes of optimiser state for a byte of a trained parameter: elements have its size, but 4 bytes at least.
-///
-/// # Panics
-/// If the element type is unknown; a validated graph has none such.
-pub fn optimiser_factor(parameter: &Tensor, optimiser_tensors: u32) -> f64 {
-    let element = element_bytes(&parameter.dtype).expect("a validated graph");
-    f64::from(optimiser_tensors) * (4.0 / element).max(1.0)
-}
-
-/// By tensor: whether it is a parameter with a gradient.
-fn trained(graph: &Graph) -> Vec<bool> {
-    let mut trained = vec![false; graph.tensors.len()];
-    for output in graph
-        .outputs
-        .iter()
-        .filter(|output| output.kind == OutputKind::Gradient)
-    {
-        trained[output.of.expect("a validated graph")] = true;
-    }
-    trained
+/// The instruction at which the most is held; the first of several.
+fn busiest(held: &[f64]) -> usize {
+    (1..held.len()).fold(0, |most, moment| if held[moment] > held[most] { moment } else { most })
 }
 
 /// The storages of a program, and who shares them.
@@ -265,22 +250,21 @@ fn storages(graph: &Graph, program: &ValidProgram, until: &[usize]) -> Vec<Stora
     storages.list
 }
 
-/// By device among `members` and by instruction: all bytes that it holds, the optimiser's state included.
+/// By device among `members` and by instruction: all bytes that it holds.
 pub fn over_program(
     graph: &Graph,
     shares: &Shares,
     devices: usize,
     members: &[usize],
     program: &ValidProgram,
-    optimiser_tensors: u32,
+    optimiser: Optimiser,
 ) -> Vec<Vec<f64>> {
     let until = under_way(graph, program);
     let (storages, needs) = (storages(graph, program, &until), needs(graph, devices, program, &until));
-    let peaks = peaks(graph, shares, devices, members, program, optimiser_tensors);
-    let lines = peaks.iter().zip(members).map(|(peak, &device)| {
+    let trained = trained(graph, program, &storages);
+    let lines = members.iter().map(|&device| {
         let local = Local { graph, shares, device };
-        let held = local.held(devices, program, &storages, &needs);
-        held.into_iter().map(|bytes| bytes + peak.parts.optimiser).collect()
+        local.held(devices, program, &storages, &needs, (optimiser, &trained))
     });
     lines.collect()
 }
@@ -293,15 +277,29 @@ struct Local<'a> {
 }
 
 impl Local<'_> {
-    /// The bytes held at each instruction, beside the optimiser's state.
-    fn held(&self, devices: usize, program: &ValidProgram, storages: &[Storage], needs: &[Need]) -> Vec<f64> {
+    /// The bytes held at each instruction, with an optimiser of trained parameters.
+    fn held(
+        &self,
+        devices: usize,
+        program: &ValidProgram,
+        storages: &[Storage],
+        needs: &[Need],
+        (optimiser, trained): (Optimiser, &[usize]),
+    ) -> Vec<f64> {
         let mut change = vec![0.0; program.steps.len() + 1];
         for storage in storages {
             let bytes = self.bytes(&program.values[storage.value]);
             change[storage.born] += bytes;
             change[storage.dies + 1] -= bytes;
         }
-        let mut held = 0.0;
+        let optimised = |stepping: bool| -> f64 {
+            let held = optimiser.held(self, program, trained, stepping);
+            held.iter()
+                .map(|&(value, factor)| factor * self.bytes(&program.values[value]))
+                .sum()
+        };
+        let state = optimised(false);
+        let mut held = state;
         let mut line: Vec<f64> = Vec::with_capacity(program.steps.len());
         for bytes in &change[..program.steps.len()] {
             held += bytes;
@@ -314,13 +312,10 @@ impl Local<'_> {
                 line[need.from..=need.until].iter_mut().for_each(|held| *held += bytes);
             }
         }
+        if let Some(last) = line.last_mut() {
+            *last += optimised(true) - state;
+        }
         line
-    }
-
-    /// The instruction at which the most is held; the first of several.
-    fn busiest(&self, devices: usize, program: &ValidProgram, storages: &[Storage], needs: &[Need]) -> usize {
-        let held = self.held(devices, program, storages, needs);
-        (1..held.len()).fold(0, |most, moment| if held[moment] > held[most] { moment } else { most })
     }
 
     /// The axis that a value is sharded along, if any.

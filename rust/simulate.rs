@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::Cluster;
 use crate::cost::CostModel;
 use crate::graph::Graph;
-use crate::memory::{self, Holder, MemoryParts};
+use crate::memory::{self, Holder, MemoryParts, Optimiser, Temporaries};
 use crate::program::Conversion;
 use crate::shares::Shares;
 use crate::validate::ValidProgram;
@@ -47,6 +47,8 @@ use run::Run;
 pub struct Options {
     /// Tensors that the optimiser keeps per parameter; 2 for Adam.
     pub optimiser_tensors: u32,
+    /// What it makes beside them while it steps.
+    pub temporaries: Temporaries,
     /// Whether to list what each stream does when, and what memory is held.
     pub timeline: bool,
     /// Whether to list that for the first device of each kind alone: devices of a kind do the same at the same time.
@@ -59,9 +61,20 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             optimiser_tensors: 2,
+            temporaries: Temporaries::default(),
             timeline: false,
             kinds: false,
             holders: 0,
+        }
+    }
+}
+
+impl Options {
+    /// The optimiser.
+    pub fn optimiser(&self) -> Optimiser {
+        Optimiser {
+            tensors: self.optimiser_tensors,
+            temporaries: self.temporaries,
         }
     }
 }
@@ -148,10 +161,10 @@ pub fn simulate_with(costs: &CostModel, program: &ValidProgram, options: &Option
         }
     }
     let (kinds, kind_of) = (costs.kinds(), costs.kind_of());
-    let peaks = memory::peaks(graph, shares, devices, kinds, program, options.optimiser_tensors);
+    let peaks = memory::peaks(graph, shares, devices, kinds, program, options.optimiser());
     let holders = match options.holders {
         0 => Vec::new(),
-        count => memory::holders(graph, shares, devices, program, options.optimiser_tensors, count),
+        count => memory::holders(graph, shares, devices, program, options.optimiser(), count),
     };
     let memory_parts: Vec<MemoryParts> = kind_of.iter().map(|&kind| peaks[kind].parts.clone()).collect();
     let seconds = run.seconds();
@@ -174,7 +187,7 @@ pub fn simulate_with(costs: &CostModel, program: &ValidProgram, options: &Option
         },
         memory_timeline: match options.timeline {
             true => {
-                let held = memory::over_program(graph, shares, devices, &members, program, options.optimiser_tensors);
+                let held = memory::over_program(graph, shares, devices, &members, program, options.optimiser());
                 memory_timeline(&begins, held)
             }
             false => Vec::new(),

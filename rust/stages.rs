@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::Cluster;
 use crate::cost::{Affine, CostModel, Transfer};
 use crate::graph::{Choice, Graph};
-use crate::memory;
+use crate::memory::{self, Optimiser};
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram};
 
@@ -72,7 +72,7 @@ pub fn stages(
     cluster: &Cluster,
     shares: &Shares,
     program: &ValidProgram,
-    optimiser_tensors: u32,
+    optimiser: Optimiser,
 ) -> Stages {
     let costs = CostModel::new(graph, cluster, shares);
     let mut found = Sorts::default();
@@ -113,7 +113,7 @@ pub fn stages(
         kinds.map(|(&device, sum)| sum.term(graph, shares, device)).collect()
     };
     let (devices, kinds) = (costs.devices(), costs.kinds());
-    let peaks = memory::peaks(graph, shares, devices, kinds, program, optimiser_tensors);
+    let peaks = memory::peaks(graph, shares, devices, kinds, program, optimiser);
     let held: Vec<Sum> = peaks.iter().map(Sum::of_peak).collect();
     let stage = |sort: Sort| Stage {
         kind: sort.kind,

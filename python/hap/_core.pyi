@@ -74,8 +74,10 @@ class Graph:
             cluster: ``hap-cluster-1``.
             program: the program; it is validated first.
             splits: ``{axis name: [units per device]}``, for every axis.
-            options: ``{"optimiser_tensors": 2, "timeline": false, "kinds": false, "holders": 0}``, these being the
-                defaults; with ``kinds`` the timeline is that of the first device of each kind.
+            options: ``{"optimiser_tensors": 2, "temporaries": {"together": 0, "in_turn": 0, "carried": 0}, "timeline":
+                false, "kinds": false, "holders": 0}``, these being the defaults. Temporaries are tensors that the
+                optimiser makes while it steps: for all parameters, for one after the other, left of the one before.
+                With ``kinds`` the timeline is that of the first device of each kind.
 
         Returns:
             ``{"seconds", "compute": [seconds per device], "communication": seconds, "memory": [bytes per device],

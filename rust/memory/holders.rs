@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Local, Part, at, largest, needs, optimiser_factor, storages, trained, under_way};
+use super::{Local, Optimiser, Part, at, busiest, largest, needs, storages, trained, under_way};
 use crate::graph::Graph;
 use crate::placement::Placements;
 use crate::shares::Shares;
@@ -16,7 +16,7 @@ pub enum Purpose {
     Parameter,
     /// The gradient of a parameter.
     Gradient,
-    /// The optimiser's state of a parameter.
+    /// What the optimiser keeps and makes for a parameter.
     Optimiser,
     /// An input, an intermediate value, a converted copy, an output.
     Activation,
@@ -43,12 +43,12 @@ pub fn holders(
     shares: &Shares,
     devices: usize,
     program: &ValidProgram,
-    optimiser_tensors: u32,
+    optimiser: Optimiser,
     count: usize,
 ) -> Vec<Vec<Holder>> {
     let until = under_way(graph, program);
     let (storages, needs) = (storages(graph, program, &until), needs(graph, devices, program, &until));
-    let trained = trained(graph);
+    let trained = trained(graph, program, &storages);
     let holder = |part: Purpose, value: usize, bytes: f64| {
         let value = &program.values[value];
         Holder {
@@ -60,21 +60,20 @@ pub fn holders(
     };
     let of_device = |device: usize| {
         let local = Local { graph, shares, device };
-        let moment = local.busiest(devices, program, &storages, &needs);
+        let moment = busiest(&local.held(devices, program, &storages, &needs, (optimiser, &trained)));
         let mut found = Vec::new();
         for storage in storages.iter().filter(|storage| storage.lives_at(moment)) {
-            let value = &program.values[storage.value];
-            let bytes = local.bytes(value);
+            let bytes = local.bytes(&program.values[storage.value]);
             let part = match storage.part {
                 Part::Parameter => Purpose::Parameter,
                 Part::Gradient => Purpose::Gradient,
                 Part::Activation => Purpose::Activation,
             };
             found.push(holder(part, storage.value, bytes));
-            if storage.part == Part::Parameter && trained[value.tensor] {
-                let factor = optimiser_factor(&graph.tensors[value.tensor], optimiser_tensors);
-                found.push(holder(Purpose::Optimiser, storage.value, factor * bytes));
-            }
+        }
+        for (value, factor) in optimiser.held(&local, program, &trained, moment + 1 == program.steps.len()) {
+            let bytes = factor * local.bytes(&program.values[value]);
+            found.push(holder(Purpose::Optimiser, value, bytes));
         }
         for need in at(&needs, moment) {
             let made = match &program.steps[need.from] {

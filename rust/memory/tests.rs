@@ -7,6 +7,7 @@ use crate::testing::{GraphBuilder, MATMUL, Random, composed, perceptron, program
 use crate::validate::validate;
 use proptest::prelude::*;
 
+mod optimiser;
 mod reuse;
 
 const THREE: [f64; 3] = [0.5, 0.25, 0.25];
@@ -14,7 +15,14 @@ const THREE: [f64; 3] = [0.5, 0.25, 0.25];
 fn peak(graph: &Graph, lines: &[&str], device: usize, optimiser_tensors: u32) -> MemoryParts {
     let shares = vec![THREE.to_vec(); graph.axes.len()];
     let valid = validate(graph, &program(graph, lines)).expect("a valid program");
-    peaks(graph, &shares, 3, &[0, 1, 2], &valid, optimiser_tensors)[device]
+    peaks(
+        graph,
+        &shares,
+        3,
+        &[0, 1, 2],
+        &valid,
+        Optimiser::keeping(optimiser_tensors),
+    )[device]
         .parts
         .clone()
 }
@@ -50,7 +58,7 @@ fn the_largest_holders_are_named() {
     let graph = product(|_| {});
     let shares = vec![THREE.to_vec(); graph.axes.len()];
     let valid = validate(&graph, &program(&graph, &DATA_PARALLEL)).expect("a valid program");
-    let found = holders(&graph, &shares, 3, &valid, 2, 4);
+    let found = holders(&graph, &shares, 3, &valid, Optimiser::keeping(2), 4);
     let lines = |device: usize| -> Vec<String> {
         let line = |it: &Holder| format!("{:?} {} {} {}", it.part, it.tensor, it.placement[0], it.bytes);
         found[device].iter().map(line).collect()
@@ -63,8 +71,11 @@ fn the_largest_holders_are_named() {
     ];
     assert_eq!(lines(0), expected);
     // All of them together are the peak.
-    let all = holders(&graph, &shares, 3, &valid, 2, usize::MAX);
-    for (device, peak) in peaks(&graph, &shares, 3, &[0, 1, 2], &valid, 2).iter().enumerate() {
+    let all = holders(&graph, &shares, 3, &valid, Optimiser::keeping(2), usize::MAX);
+    for (device, peak) in peaks(&graph, &shares, 3, &[0, 1, 2], &valid, Optimiser::keeping(2))
+        .iter()
+        .enumerate()
+    {
         let held: f64 = all[device].iter().map(|holder| holder.bytes).sum();
         assert!((held - peak.parts.total()).abs() < 1e-9);
     }
@@ -256,7 +267,14 @@ fn gathers_and_scatters_hold_what_is_sent_or_received_and_does_not_lie_so() {
         let graph = &graph;
         let held = |lines: &[&str]| {
             let valid = validate(graph, &program(graph, lines)).expect("a valid program");
-            peaks(graph, &vec![shares.to_vec(); 2], 3, &[0, 1, 2], &valid, 2)[device]
+            peaks(
+                graph,
+                &vec![shares.to_vec(); 2],
+                3,
+                &[0, 1, 2],
+                &valid,
+                Optimiser::keeping(2),
+            )[device]
                 .parts
                 .buffers
         };
@@ -318,10 +336,13 @@ proptest! {
         let valid = validate(&graph, &remade(&plain, random, 0.1)).expect("a valid program");
         let shares: Shares = (0..3).map(|_| (0..3).map(|_| 0.1 + random.unit()).collect()).collect();
         let (axis, device) = (random.below(3), random.below(3));
+        let mut count = || u32::try_from(random.below(3)).expect("a small number");
+        let temporaries = Temporaries { together: count(), in_turn: count(), carried: count() };
+        let optimiser = Optimiser { tensors: 2, temporaries };
         let at = |offset: f64| {
             let mut shares = shares.clone();
             shares[axis][device] += offset;
-            peaks(&graph, &shares, 3, &[0, 1, 2], &valid, 2)[device].clone()
+            peaks(&graph, &shares, 3, &[0, 1, 2], &valid, optimiser)[device].clone()
         };
         let (here, below, above) = (at(0.0), at(-STEP), at(STEP));
         // No kink lies between where the slopes agree.

@@ -68,7 +68,7 @@ proptest! {
         // In random programs each conversion stands right before its reader, so that all devices wait for it.
         let valid = validate(&graph, &random_program(&graph, random)).expect("a valid program");
         let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
-        let stages = stages(&graph, &cluster, &shares, &valid, 2);
+        let stages = stages(&graph, &cluster, &shares, &valid, Optimiser::keeping(2));
         let total = total(&graph, &shares, &stages);
         prop_assert!((total - step.seconds).abs() <= 1e-9 * step.seconds, "{total} {}", step.seconds);
         for device in 0..stages.kinds.len() {
@@ -88,7 +88,7 @@ proptest! {
         let plain = random_program(&graph, random);
         let often = [0.0, 0.2][random.below(2)];
         let valid = validate(&graph, &remade(&plain, random, often)).expect("a valid program");
-        let stages = stages(&graph, &cluster, &shares, &valid, 2);
+        let stages = stages(&graph, &cluster, &shares, &valid, Optimiser::keeping(2));
         let step = simulate(&graph, &cluster, &shares, &valid, &Options::default());
         prop_assert!(step.seconds <= total(&graph, &shares, &stages) * (1.0 + 1e-9));
         // By device, all stages of computation make up its computation; by the greatest, all collectives the
@@ -120,7 +120,7 @@ proptest! {
         let at = |offset: f64| {
             let mut shares = shares.clone();
             shares[axis][device] += offset;
-            let stages = stages(&graph, &cluster, &shares, &valid, 2);
+            let stages = stages(&graph, &cluster, &shares, &valid, Optimiser::keeping(2));
             let shares = named(&graph, &shares);
             let terms = stages.stages.iter().map(|stage| of(&stage.terms, &stages, device).clone());
             terms.map(|term| (value(&term, &shares, device), term)).collect::<Vec<_>>()
@@ -145,7 +145,7 @@ fn the_json_is_that_of_the_seam() {
     let cluster = crate::testing::cluster(&[1e9, 2e9], 1e8, 1e-5);
     let shares = positive_shares(&graph, 2, random);
     let valid = validate(&graph, &random_program(&graph, random)).expect("a valid program");
-    let stages = stages(&graph, &cluster, &shares, &valid, 2);
+    let stages = stages(&graph, &cluster, &shares, &valid, Optimiser::keeping(2));
     let json = serde_json::to_value(&stages).expect("JSON");
     let kinds: Vec<_> = stages.stages.iter().map(|stage| stage.kind).collect();
     assert!(kinds.contains(&StageKind::Compute) && kinds.contains(&StageKind::Collective));

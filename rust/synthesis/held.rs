@@ -2,7 +2,7 @@
 //!
 //! Two moments count: the one *between* forward and backward, with weight `between`, and the end of the step, with the
 //! rest of the weight. Inputs as stored and the optimiser's state are there at both, what the backward needs of the
-//! forward at the first, gradients at the second. No device holds less than that at its peak, as the simulation finds it
+//! forward at the first, gradients and what the optimiser makes for all of them at the second. No device holds less than that at its peak, as the simulation finds it
 //! ([`crate::memory`]), so `bound - sum_d seconds_per_byte[d] * capacity[d]` bounds the time of every program that fits.
 
 use super::classes::{Classes, placement_at};
@@ -27,7 +27,7 @@ pub struct HeldPrices<'a> {
     sharded: Vec<f64>,
     /// By tensor, the stretch of the graph that it is in.
     stretches: Vec<usize>,
-    /// By input, bytes that are held for a byte of it: itself and its optimiser's state; and those of its gradient.
+    /// By input, bytes that are held for a byte of it: itself and its optimiser's state; and those at the end of the step.
     stored: Vec<(f64, f64)>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> HeldPrices<'a> {
             } else {
                 stretches(graph)
             },
-            stored: stored(graph, &Classes::new(graph, true), prices.optimiser_tensors),
+            stored: stored(graph, &Classes::new(graph, true), prices),
         })
     }
 
@@ -154,8 +154,9 @@ fn stretches(graph: &Graph) -> Vec<usize> {
     stretches
 }
 
-/// By input, the bytes held for a byte of it all the time, and those of its gradient at the end of the step.
-fn stored(graph: &Graph, classes: &Classes, optimiser_tensors: u32) -> Vec<(f64, f64)> {
+/// By input, the bytes held for a byte of it all the time, and those at the end of the step: of its gradient, and of what
+/// the optimiser makes.
+fn stored(graph: &Graph, classes: &Classes, prices: &MemoryPrices) -> Vec<(f64, f64)> {
     let mut held = vec![(1.0, 0.0); graph.inputs.len()];
     // A tensor that is the gradient of several parameters counts once, and not at all where it may be in the memory of
     // an input or of another tensor.
@@ -182,9 +183,11 @@ fn stored(graph: &Graph, classes: &Classes, optimiser_tensors: u32) -> Vec<(f64,
         };
         let (tensor, root) = (&graph.tensors[output.tensor], classes.root[output.tensor]);
         let parameter = &graph.tensors[graph.inputs[input].tensor];
-        held[input].0 = 1.0 + optimiser_factor(parameter, optimiser_tensors);
+        let factor = optimiser_factor(parameter);
+        held[input].0 = 1.0 + f64::from(prices.optimiser_tensors) * factor;
+        held[input].1 = f64::from(prices.temporaries.together) * factor;
         if !std::mem::replace(&mut counted[root], true) {
-            held[input].1 = tensor.bytes / parameter.bytes;
+            held[input].1 += tensor.bytes / parameter.bytes;
         }
     }
     held

@@ -59,12 +59,13 @@ use solver::{Limits, Solution, SolveError, WarmStart, Watch};
 /// # Errors
 /// Requests that do not fit the graph or the cluster; constraints that leave no program; limits too small to find one.
 pub fn synthesise(graph: &Graph, cluster: &Cluster, request: &Request) -> Result<Synthesis, SynthesisError> {
-    let options = Options {
-        optimiser_tensors: match &request.prices.memory {
-            Some(prices) => prices.optimiser_tensors,
-            None => Options::default().optimiser_tensors,
+    let options = match &request.prices.memory {
+        Some(prices) => Options {
+            optimiser_tensors: prices.optimiser_tensors,
+            temporaries: prices.temporaries,
+            ..Options::default()
         },
-        ..Options::default()
+        None => Options::default(),
     };
     let (names, mut warm) = (graph.names(), WarmStart::default());
     let made = synthesise_from(graph, &names, cluster, request, &options, &mut warm, &Watch::default());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::solver::Limits;
+use crate::memory::Temporaries;
 use crate::placement::Placement;
 use crate::program::{Program, Splits};
 
@@ -56,6 +57,9 @@ pub struct MemoryPrices {
     pub between: f64,
     /// Tensors that the optimiser keeps per parameter.
     pub optimiser_tensors: u32,
+    /// What it makes beside them while it steps.
+    #[serde(default)]
+    pub temporaries: Temporaries,
     /// The forward is cut in so many segments: what crosses a cut runs once. Only without cuts does the bound hold for
     /// all programs.
     #[serde(default = "one")]

@@ -10,6 +10,7 @@ from hap.cluster import Cluster, Device, Link
 from hap.errors import HapError, PlanError
 from hap.planning import Plan, program_text
 from hap.planning.details import Busy, Details, Line, Place, Strategy
+from hap.planning.optimisers import Temporaries
 from hap.planning.plan import Fingerprints, Replica, Stage
 from hap.program import Compute, Convert, Free, InputInstruction, OutputInstruction, Program, Replicated
 
@@ -65,6 +66,7 @@ def make():
         axes={"batch": 8, "hidden": 3},
         replicas=(Replica(1, (Stage((0, 1, 2), "all", PROGRAM, {"batch": [4, 4, 0], "hidden": [1, 1, 1]}),)),),
         optimiser_tensors=2,
+        temporaries=Temporaries(together=1),
         predicted_time=0.0123,
         predicted_memory=(2**30, 2**30, 2**20),
         memory_parts=(MemoryParts(1.0, 2.0, 3.0, 4.0, 5.0),) * 3,

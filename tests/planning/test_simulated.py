@@ -94,6 +94,9 @@ def test_edited_plans_are_refused(planned):
         edited = json.loads(plan.to_json()) | {"optimiser_tensors": tensors}
         with pytest.raises(PlanError, match=rf"plan: optimiser_tensors: expected a number from 0 .*, got {tensors}"):
             hap.Plan.from_json(json.dumps(edited))
+    edited = json.loads(plan.to_json()) | {"temporaries": {"in_turn": -1}}
+    with pytest.raises(PlanError, match=r"plan: temporaries\.in_turn: expected a number from 0 .*, got -1"):
+        hap.Plan.from_json(json.dumps(edited))
     with pytest.raises(PlanError, match=r"expected a hap\.Plan, got 'plan\.json'; hap\.Plan\.load reads one"):
         hap.simulate("plan.json", module, example_inputs=inputs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest import mock
 
@@ -84,15 +84,22 @@ class Held(TorchDispatchMode):
         return made
 
 
-def count(built: Built, cluster: hap.Cluster, **options: Any) -> tuple[MemoryParts, MemoryParts]:
-    """What this rank holds in a step as planned under these options: as predicted, and as counted.
+def count(
+    built: Built,
+    cluster: hap.Cluster,
+    make_optimiser: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] = torch.optim.Adam,
+    **options: Any,
+) -> tuple[MemoryParts, MemoryParts]:
+    """What this rank holds in a step, the optimiser's included, as planned under these options: as predicted, and as
+    counted.
 
     Counted ``activations`` are all that is held beside parameters and optimiser's state at the peak, gradients and
-    buffers included. The step is the second under Adam, so that its state is there.
+    buffers included. The step is the second, so that the optimiser's state is there.
     """
     module, args, kwargs = built
-    model: Any = hap.parallelize(module, cluster, args, kwargs, **options)
-    optimiser = torch.optim.Adam(model.parameters())
+    like = make_optimiser([torch.nn.Parameter(torch.empty(1))])
+    model: Any = hap.parallelize(module, cluster, args, kwargs, optimiser=like, **options)
+    optimiser = make_optimiser(model.parameters())
 
     def step() -> None:
         loss = model(*args, **kwargs)
@@ -106,6 +113,7 @@ def count(built: Built, cluster: hap.Cluster, **options: Any) -> tuple[MemoryPar
     state = [value for one in optimiser.state.values() for value in one.values()]
     with Held([*given, *stored, *state]) as held:
         step()
+        optimiser.step()
     parameters, optimised = Held(stored).now, Held(state).now
     rank = dist.get_rank() if dist.is_initialized() else 0
     return model.plan.memory_parts[rank], MemoryParts(

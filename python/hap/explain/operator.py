@@ -211,7 +211,7 @@ def _problem(plan: Plan, axes: AxisGraph) -> Problem:
         forbidden_axes=plan.forbidden_axes,
         required_axis=plan.required_axis,
         pins=read_pins(as_given(plan.pin), as_given(plan.forbid)),
-        optimiser=plan.optimiser_tensors,
+        optimiser=plan.optimiser,
     )
     return problem.among(plan.stage.devices)
 

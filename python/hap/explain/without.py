@@ -82,7 +82,7 @@ def _again(
             required_axis=plan.required_axis,
             pin={**as_given(plan.pin), **(pin or {})},
             forbid={**as_given(plan.forbid), **(forbid or {})},
-            optimiser=plan.optimiser_tensors,
+            optimiser=plan.optimiser,
             # Files of before it was stored hold only whom it left out.
             active=plan.active or (plan.stage.devices if plan.left_out and plan.with_all is None else None),
         )

@@ -17,7 +17,7 @@ from hap.errors import PlanError
 from hap.planning.details import make_details
 from hap.planning.element_types import warn_of_slow_types
 from hap.planning.engine import Limits, parse_program
-from hap.planning.optimisers import Optimiser, optimiser_tensors
+from hap.planning.optimisers import Optimiser, optimiser_memory, steps_together
 from hap.planning.outer import Found, search
 from hap.planning.pins import Pins, read_pins, spelled_by_name
 from hap.planning.plan import FORMAT, NOTHING, Fingerprints, Plan, Replica, Stage
@@ -87,7 +87,9 @@ def plan(
             sequence of placements to choose from.
         forbid: likewise, the placements that they must not have.
         optimiser: what will train the parameters, for the prediction of memory: an optimiser of ``torch.optim``, its
-            class, the name of that, or the number of tensors of a parameter's shape that it keeps per parameter.
+            class, the name of that, or the number of tensors of a parameter's shape that it keeps per parameter. What
+            it makes while it steps counts, too, but for a number: on known accelerators as with ``foreach=True``,
+            unless an optimiser itself says otherwise.
         accumulation: whether gradients will be accumulated over microbatches, for the prediction of memory: one tensor
             more per parameter, as for :func:`hap.parallelize`.
         sharded_outputs: whether outputs need not be whole, as for :func:`hap.parallelize`.
@@ -121,7 +123,7 @@ def plan(
             forbidden_axes=forbidden_axes,
             required_axis=required_axis,
             pins=pins,
-            optimiser=optimiser_tensors(optimiser) + int(accumulation),
+            optimiser=optimiser_memory(optimiser, together=steps_together(cluster), accumulation=accumulation),
             limits=limits,
         )
         return make_plan(search(_among(problem, active), shown), axes)
@@ -220,7 +222,8 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
         axes={axis: size for axis, size in problem.sizes.items() if axis not in problem.classes},
         classes=dict(problem.classes),
         replicas=(Replica(micro_batches=1, stages=(stage,)),),
-        optimiser_tensors=engine.optimiser_tensors,
+        optimiser_tensors=engine.optimiser.tensors,
+        temporaries=engine.optimiser.temporaries,
         predicted_time=found.seconds,
         predicted_memory=tuple(size for size, _ in by_rank),
         memory_parts=tuple(parts for _, parts in by_rank),

@@ -46,7 +46,7 @@ def warn_of_slow_types(found: Found, axes: AxisGraph) -> None:
             continue
         devices = engine.cluster.devices
         names = listed(dict.fromkeys(devices[rank].name for rank in lacking))
-        better = Engine(engine.graph, _faster(engine.cluster, dtype), optimiser_tensors=engine.optimiser_tensors)
+        better = Engine(engine.graph, _faster(engine.cluster, dtype), optimiser=engine.optimiser)
         seconds, least = best.simulation.seconds, better.simulate(best.program, best.splits).seconds
         others = listed(dict.fromkeys(_fastest(devices[rank]) for rank in lacking))
         _log.warning(

@@ -16,6 +16,7 @@ from hap._core import LimitReachedError, WarmStart
 from hap.balance import Machine, Shares, Simulation, Stages
 from hap.cluster import Cluster, Device
 from hap.errors import PlanError
+from hap.planning.optimisers import NO_TEMPORARIES, OptimiserMemory, Temporaries
 from hap.program import Program, Splits
 
 _log = logging.getLogger("hap")
@@ -56,6 +57,7 @@ class MemoryPrices(msgspec.Struct, frozen=True):
         seconds_per_byte: by device.
         between: weight of what is held between forward and backward; gradients at the end of the step have the rest.
         optimiser_tensors: tensors of optimiser state per parameter.
+        temporaries: what the optimiser makes beside them while it steps.
         segments: the forward is cut in so many; what crosses a cut runs once.
         skew: tensors early in the graph cost up to this fraction more, so that of many equal ones some are kept.
 
@@ -65,6 +67,7 @@ class MemoryPrices(msgspec.Struct, frozen=True):
     seconds_per_byte: tuple[float, ...]
     between: float
     optimiser_tensors: int
+    temporaries: Temporaries = NO_TEMPORARIES
     segments: int = 1
     skew: float = 0.0
 
@@ -216,25 +219,25 @@ class Engine:
     """
 
     def __init__(
-        self, graph: CoreGraph, cluster: Cluster, *, optimiser_tensors: int = 2, limits: Limits | None = None
+        self, graph: CoreGraph, cluster: Cluster, *, optimiser: OptimiserMemory, limits: Limits | None = None
     ) -> None:
         self.graph = graph
         self.cluster = cluster
         self.machine = machine(cluster)
-        self.optimiser_tensors = optimiser_tensors
+        self.optimiser = optimiser
         self.search_gap = 0.0
         self.last_synthesis_time: float | None = None
         self.observer: Observer | None = None
         self._cluster = cluster.to_json()
         self._limits = limits or Limits()
-        self._options = msgspec.json.encode({"optimiser_tensors": optimiser_tensors, "timeline": False}).decode()
+        self._options = msgspec.json.encode(optimiser.as_options()).decode()
         self._simulations: dict[tuple[str, bytes], Simulation] = {}
         # By constraints: under others the synthesis has other choices.
         self._warm: dict[bytes, WarmStart] = {}
 
     def on(self, cluster: Cluster) -> Engine:
         """The same graph on another cluster, under the same limits; nobody observes it."""
-        return Engine(self.graph, cluster, optimiser_tensors=self.optimiser_tensors, limits=self._limits)
+        return Engine(self.graph, cluster, optimiser=self.optimiser, limits=self._limits)
 
     def synthesise(
         self, splits: Splits, prices: Prices, constraints: Constraints, work: int | None = None
@@ -290,13 +293,13 @@ class Engine:
 
     def holders(self, program: str, splits: Splits, count: int) -> tuple[tuple[Holder, ...], ...]:
         """By device, what holds the most memory at its peak, the largest first."""
-        options = msgspec.json.encode({"optimiser_tensors": self.optimiser_tensors, "holders": count}).decode()
+        options = msgspec.json.encode({**self.optimiser.as_options(), "holders": count}).decode()
         text = msgspec.json.encode(splits).decode()
         return msgspec.json.decode(self.graph.simulate(self._cluster, program, text, options), type=_Holders).holders
 
     def timeline(self, program: str, splits: Splits) -> Timeline:
         """What one device of each kind does when in a step of a program."""
-        options = {"optimiser_tensors": self.optimiser_tensors, "timeline": True, "kinds": True}
+        options = {**self.optimiser.as_options(), "timeline": True, "kinds": True}
         arguments = (
             self._cluster,
             program,

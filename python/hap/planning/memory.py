@@ -113,7 +113,8 @@ def _unit(problem: Problem, fastest: Candidate) -> MemoryPrices:
     prices = [min(capacity) / size for size in capacity]
     total = sum(price * size for price, size in zip(prices, fastest.simulation.memory, strict=True))
     unit = tuple(fastest.simulation.seconds * price / total for price in prices)
-    return MemoryPrices(unit, 1.0, problem.engine.optimiser_tensors, skew=SKEW)
+    held = problem.engine.optimiser
+    return MemoryPrices(unit, 1.0, held.tensors, held.temporaries, skew=SKEW)
 
 
 def _vary(problem: Problem, seen: Seen) -> None:

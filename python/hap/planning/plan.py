@@ -14,6 +14,7 @@ from hap.errors import HapError, PlanError
 from hap.files import write_whole
 from hap.placement import parse
 from hap.planning.details import Details, check_details
+from hap.planning.optimisers import NO_TEMPORARIES, OptimiserMemory, Temporaries
 from hap.planning.pins import shard_dim
 from hap.planning.problem import split_axes
 from hap.program import Classes, Compute, Convert, Program, Replicated, Splits
@@ -79,6 +80,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             PyTorch's words: ``Replicate()``, ``Shard(0)``.
         replicas: copies of the model; there is one, of one stage, today.
         optimiser_tensors: tensors of optimiser state per parameter that the memory was predicted with.
+        temporaries: tensors of a parameter's shape that the optimiser makes while it steps, likewise; none in older
+            files.
         predicted_time: seconds per step, until all devices have the loss: one message to those that are left out
             counts with the latency of the slowest link.
         predicted_memory: peak bytes of each device; none where it is left out.
@@ -109,6 +112,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     classes: Classes = {}
     replicas: tuple[Replica, ...]
     optimiser_tensors: int
+    temporaries: Temporaries = NO_TEMPORARIES
     predicted_time: float
     predicted_memory: tuple[int, ...]
     memory_parts: tuple[MemoryParts, ...]
@@ -133,6 +137,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def cluster(self) -> Cluster:
         """The devices and links that the plan is for."""
         return Cluster.from_json(msgspec.json.encode(self.description), source="plan: cluster")
+
+    @property
+    def optimiser(self) -> OptimiserMemory:
+        """What the optimiser that memory was predicted with holds."""
+        return OptimiserMemory(self.optimiser_tensors, self.temporaries)
 
     @property
     def stage(self) -> Stage:
@@ -244,8 +253,11 @@ def _check(plan: Plan) -> None:
             raise PlanError(
                 f'classes.{name}: expected a new name for a class of one of the axes, got one of "{split_class.axis}"'
             )
-    if not 0 <= plan.optimiser_tensors < 2**32:
-        raise PlanError(f"optimiser_tensors: expected a number from 0 to 2 ** 32 - 1, got {plan.optimiser_tensors}")
+    held = {"optimiser_tensors": plan.optimiser_tensors}
+    held |= {f"temporaries.{name}": tensors for name, tensors in msgspec.structs.asdict(plan.temporaries).items()}
+    for field, tensors in held.items():
+        if not 0 <= tensors < 2**32:
+            raise PlanError(f"{field}: expected a number from 0 to 2 ** 32 - 1, got {tensors}")
     if plan.required_axis is not None and plan.required_axis not in plan.axes:
         raise PlanError(f'required_axis: "{plan.required_axis}" is not an axis of the plan')
     for axis in plan.forbidden_axes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hap.cluster import Cluster
 from hap.errors import PlanError
 from hap.planning.engine import Constraints, Engine, Limits
-from hap.planning.optimisers import Optimiser, optimiser_tensors
+from hap.planning.optimisers import Optimiser, optimiser_memory, steps_together
 from hap.planning.pins import Pin, allowed
 from hap.planning.problem import Problem
 from hap.program import Placements, SplitClass
@@ -46,7 +46,7 @@ def make_problem(
     sizes = {axis.name: axis.size for axis in axes.axes}
     fixed = {axis: list(units) for axis, units in (splits or {}).items()}
     _check_splits(fixed, sizes, len(cluster.devices))
-    tensors = optimiser_tensors(optimiser)
+    held = optimiser_memory(optimiser, together=steps_together(cluster))
     if limits is not None and not isinstance(limits, Limits):
         raise PlanError(f"limits: expected hap.planning.engine.Limits, or None, got {limits!r}")
     try:
@@ -73,7 +73,7 @@ def make_problem(
         )
 
     return Problem(
-        engine=Engine(core, cluster, optimiser_tensors=tensors, limits=limits),
+        engine=Engine(core, cluster, optimiser=held, limits=limits),
         sizes=sizes,
         parameters=_parameters(axes),
         constraints=constrain(pins),

@@ -126,13 +126,12 @@ def simulate(
     axes = annotate(trace(module, example_inputs, example_kwargs, sharded_outputs=plan.sharded_outputs))
     plan.check_graph(axes.fingerprint)
     axes = divided(axes, plan.classes)
-    options = {"optimiser_tensors": plan.optimiser_tensors, "timeline": True}
     try:
         reply = _core.Graph(axes.to_json()).simulate(
             cluster.without(plan.left_out).to_json(),
             msgspec.json.encode(plan.program).decode(),
             msgspec.json.encode(plan.splits).decode(),
-            json.dumps(options),
+            msgspec.json.encode({**plan.optimiser.as_options(), "timeline": True}).decode(),
         )
     except ValueError as error:
         raise PlanError(f"simulate: the plan does not hold: {error}") from error

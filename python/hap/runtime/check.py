@@ -17,7 +17,7 @@ from torch import nn
 from hap.cluster import Cluster
 from hap.errors import CheckError, HapError
 from hap.graph import Graph
-from hap.planning.optimisers import Optimiser, optimiser_tensors
+from hap.planning.optimisers import Optimiser, optimiser_memory
 from hap.planning.pins import Pins, read_pins
 from hap.program import Classes, Compute, Program, Replicated, Splits
 from hap.runtime.difference import difference, finite, is_rounded, norm
@@ -132,7 +132,7 @@ def check(
     _check_arguments(programs, count, splits, forbidden_axes, len(cluster.devices))
     check_examples(example_inputs, example_kwargs)
     read_pins(pin, forbid)
-    optimiser_tensors(optimiser)
+    optimiser_memory(optimiser, together=False)
     # Copies have no tensor hooks, and may not be made of what is refused.
     check_module(module)
     precise, args, kwargs = _double(module, tuple(example_inputs), dict(example_kwargs or {}))

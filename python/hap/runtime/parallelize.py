@@ -15,7 +15,7 @@ from torch import nn
 from hap import _core
 from hap.cluster import Cluster
 from hap.errors import HapError, PlanError
-from hap.planning.optimisers import Optimiser, optimiser_tensors
+from hap.planning.optimisers import Optimiser, OptimiserMemory, optimiser_memory, steps_together
 from hap.planning.pins import Pins, as_given, read_pins
 from hap.planning.plan import Plan
 from hap.profiling.cache import profiled
@@ -143,8 +143,13 @@ def parallelize(
         HapError: the module cannot be taken.
     """
 
-    def described() -> tuple[Cluster | None, int, dict[str, str]]:
-        """The devices, where they are known, tensors of the optimiser, and all arguments in words."""
+    def held(known: Cluster | None) -> OptimiserMemory:
+        """What the optimiser holds, where nothing is planned yet."""
+        together = device_of(module).type == "cuda" or (known is not None and steps_together(known))
+        return optimiser_memory(optimiser, together=together, accumulation=accumulation)
+
+    def described() -> tuple[Cluster | None, dict[str, str]]:
+        """The devices, where they are known, and all arguments in words."""
         _check_module(module)
         if plan is not None and not isinstance(plan, Plan):
             raise HapError(f"plan: expected a hap.Plan, got {plan!r}; hap.Plan.load reads one from a file")
@@ -156,12 +161,10 @@ def parallelize(
             if plan is not None and given:
                 raise HapError(f"{argument}= has no effect on a plan made before: give it to hap.plan")
         check_interval(drift_interval)
-        kept = optimiser_tensors(optimiser) + int(accumulation)
         devices_given = plan.cluster if devices is None and plan is not None else devices
         known = None if devices_given is None else Cluster.of(devices_given)
         return (
             known,
-            kept,
             {
                 "plan=": "none"
                 if plan is None
@@ -170,7 +173,7 @@ def parallelize(
                 "forbidden_axes=": str(sorted(forbidden_axes)),
                 "required_axis=": str(required_axis),
                 "pin= or forbid=": ", ".join(map(str, read_pins(pin, forbid))),
-                "optimiser= or accumulation=": f"{kept} tensors a parameter, accumulation={accumulation}",
+                "optimiser= or accumulation=": f"{held(known)}, accumulation={accumulation}",
                 "sharded_outputs=": str(sharded_outputs),
                 "drift_interval=": str(drift_interval),
                 "whether weights= are given": str(weights is not None),
@@ -184,15 +187,16 @@ def parallelize(
 
     ranks = process_group(None)
     control, group = Control(ranks), Group(ranks)
-    known, tensors, same = control.together(described, "checking the arguments of hap.parallelize")
+    known, same = control.together(described, "checking the arguments of hap.parallelize")
     if plan is not None:
-        tensors, sharded_outputs = plan.optimiser_tensors, plan.sharded_outputs
+        sharded_outputs = plan.sharded_outputs
         forbidden_axes, required_axis = plan.forbidden_axes, plan.required_axis
         pin, forbid = as_given(plan.pin), as_given(plan.forbid)
     watch(control)
     control.same(versions() | same, "hap.parallelize")
     process_group(None if known is None else len(known.devices))
     cluster = profiled(control, device_of(module)) if known is None else known
+    kept = held(cluster) if plan is None else plan.optimiser
 
     def make_plan(axes: AxisGraph, placements: dict[str, Placements], fixed: Splits) -> str:
         from hap.planning import plan_axes
@@ -209,7 +213,7 @@ def parallelize(
             pin=pin,
             forbid=forbid,
             strict=session.latest is None,
-            optimiser=tensors,
+            optimiser=kept,
             placements=placements,
             splits=fixed,
             active=session.active.devices if session.placed else active,

@@ -70,7 +70,7 @@ fn a_collective_has_memory_of_its_own() {
     let shares = vec![THREE.to_vec()];
     let valid = validate(&graph, &program(&graph, &gathered)).expect("a valid program");
     // While b is made: x, what is gathered, and b, which c is then written to.
-    let line = &over_program(&graph, &shares, 3, &[0], &valid, 0)[0];
+    let line = &over_program(&graph, &shares, 3, &[0], &valid, Optimiser::keeping(0))[0];
     assert_eq!(&line[4..6], &[3.0 * 32.0, 2.0 * 32.0]);
 }
 

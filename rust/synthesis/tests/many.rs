@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::{close, cluster, request};
 use crate::cost::CostModel;
 use crate::graph::{Graph, InputKind, OutputKind};
+use crate::memory::Temporaries;
 use crate::placement::Placements;
 use crate::shares::from_splits;
 use crate::synthesis::costs::{Costs, Move};
@@ -85,6 +86,7 @@ fn prices() -> impl Strategy<Value = MemoryPrices> {
         seconds_per_byte: vec![price; 3],
         between,
         optimiser_tensors: 0,
+        temporaries: Temporaries::default(),
         segments: 1,
         skew: 0.0,
     })
@@ -121,6 +123,7 @@ fn sets_that_are_not_told_apart_count_as_the_cheapest_of_them() {
         seconds_per_byte: vec![1e-4; 3],
         between: 0.5,
         optimiser_tensors: 0,
+        temporaries: Temporaries::default(),
         segments: 1,
         skew: 0.0,
     };

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::{close, cluster, recipe, request};
 use crate::graph::{Graph, OutputKind};
+use crate::memory::Temporaries;
 use crate::program::Instruction;
 use crate::shares::{Shares, from_splits};
 use crate::simulate::{Options, simulate};
@@ -41,11 +42,16 @@ fn prices() -> impl Strategy<Value = MemoryPrices> {
         [0.0..1.0, 0.0..1.0, 0.0..1.0f64],
         prop_oneof![Just(0.0), 0.0..=1.0, Just(1.0)],
         0..3u32,
+        0..3u32,
     )
-        .prop_map(|(scale, devices, between, optimiser_tensors)| MemoryPrices {
+        .prop_map(|(scale, devices, between, optimiser_tensors, together)| MemoryPrices {
             seconds_per_byte: devices.iter().map(|price| scale * price).collect(),
             between,
             optimiser_tensors,
+            temporaries: Temporaries {
+                together,
+                ..Temporaries::default()
+            },
             segments: 1,
             skew: 0.0,
         })
@@ -124,7 +130,9 @@ proptest! {
         let prices = MemoryPrices { segments, ..prices };
         let found = priced(&graph, prices.clone(), random);
         let valid = validate(&graph, &found.program).expect("a valid program");
-        let options = Options { optimiser_tensors: prices.optimiser_tensors, ..Options::default() };
+        let Temporaries { together, .. } = prices.temporaries;
+        let temporaries = Temporaries { together, in_turn: 1, carried: 1 };
+        let options = Options { optimiser_tensors: prices.optimiser_tensors, temporaries, ..Options::default() };
         let step = simulate(&graph, &cluster(&[1.0, 3.0, 2.0]), &shares(&graph), &valid, &options);
         for (priced, peak) in found.priced_memory.iter().zip(&step.memory) {
             prop_assert!(*priced <= peak * (1.0 + 1e-9), "{priced} of {peak}");
@@ -194,6 +202,7 @@ fn operators_run_again_and_parameters_are_gathered_again() {
             seconds_per_byte: vec![1e-3; 3],
             between: 1.0,
             optimiser_tensors: 2,
+            temporaries: Temporaries::default(),
             segments: 1,
             skew: 0.0,
         };
