@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 
 def bytes_text(count: float) -> str:
@@ -19,6 +20,9 @@ def seconds_text(seconds: float) -> str:
     """``0.00123`` as ``1.23 ms``."""
     if abs(seconds) >= 1.0:
         return f"{seconds:.3g} s"
+    if abs(seconds) < 5e-13:
+        # Times that add up to nothing leave such rests.
+        return "0 us"
     return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
@@ -26,6 +30,23 @@ def listed(names: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     items = list(names)
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def counted(names: Iterable[str]) -> list[str]:
+    """Runs of equal names as ``2 x V100``."""
+    runs = ((name, sum(1 for _ in run)) for name, run in groupby(names))
+    return [f"{count} x {name}" if count > 1 else name for name, count in runs]
+
+
+def runs_text(ranks: Sequence[int]) -> str:
+    """Ascending ranks as ``0-3, 8``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

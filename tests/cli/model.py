@@ -34,6 +34,23 @@ def by_keyword():
     return module, {"x": x, "y": y}
 
 
+class Casting(nn.Module):
+    """Normalises in float32 whatever it is given, as many models of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        scale = hidden.float().square().sum(0).rsqrt()
+        return self.last(hidden * scale.to(hidden.dtype)).square().mean()
+
+
+def casting():
+    return Casting(), torch.randn(16, 8)
+
+
 def alone():
     return nn.Linear(2, 2)
 

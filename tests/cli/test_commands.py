@@ -90,7 +90,7 @@ def test_a_plan_in_words_is_the_header_of_the_plan(tmp_path):
     options = ("--pin", "layers.0.weight=Replicate()|Shard(1)", "--forbid", "*.bias=Shard(0)", "--optimiser", "SGD")
     text, _ = run("plan", SMALL, *DEVICES, *options, "--active", "0,1", "--program", "-o", tmp_path / "plan.json")
     plan = hap.Plan.load(tmp_path / "plan.json")
-    assert text == f"{plan}\n"
+    assert text.startswith(f"{plan}\nwrote {tmp_path / 'plan.json'}: ")
     assert plan.pin == {"layers.0.weight": ("Replicate()", "Shard(1)")}
     assert plan.forbid == {"*.bias": ("Shard(0)",)}
     assert plan.optimiser_tensors == 0
@@ -136,8 +136,14 @@ def test_check_tells_equal_from_different():
     assert found["equal"]
     assert found["programs"] == 2
     assert run_json("check", f"{MODEL}:bare", *DEVICES)["equal"]
+    assert (found["precision"], found["tolerance"]) == ("float64", 1e-8)
     text, _ = run("check", TINY, *DEVICES, "--programs", "optimal", "--tolerance", "-1", code=3)
     assert "NOT equal" in text
+    # Equal as far as the model's own float32 goes, and told so.
+    text, _ = run("check", f"{MODEL}:casting", *DEVICES, "--require-axis", "batch")
+    assert "equal to one device within 1e-05, as the model itself computes in float32: 1 program, " in text
+    found = run_json("check", f"{MODEL}:casting", *DEVICES, "--require-axis", "batch")
+    assert 1e-9 < found["error"] < found["tolerance"]
 
 
 def test_devices_that_are_known_and_a_clusters(tmp_path):

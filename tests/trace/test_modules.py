@@ -267,3 +267,12 @@ def test_the_generator_may_be_given_as_none() -> None:
     targets = [[str(operator.target) for operator in graph.operators] for graph in graphs]
     assert targets[0] == targets[1]
     assert "hap.rand.default" in targets[0]
+
+
+def test_paths_of_modules_are_the_users() -> None:
+    """Dynamo has several words for them, the plainest not for batch norm in a container."""
+    norms = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.BatchNorm1d(4))
+    module = nn.Sequential(norms, nn.ModuleDict({"last": nn.BatchNorm1d(4)})["last"])
+    graph = hap.trace(module, (torch.randn(3, 4, requires_grad=True),))
+    assert {one.module for one in graph.operators} <= {"", *(name for name, _ in module.named_modules())}
+    assert {"0.0.0", "0.0.1", "0.1", "1"} <= {one.module for one in graph.operators}

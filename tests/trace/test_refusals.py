@@ -149,7 +149,7 @@ def reads_a_free_parameter(self: Any, x: torch.Tensor) -> torch.Tensor:
     [
         (
             branches,
-            r"test_refusals\.py:\d+: if self\.fc\(x\)\.sum\(\) > 0:: the forward branches on the values .*where",
+            r"test_refusals\.py:\d+: if self\.fc\(x\)\.sum\(\) > 0: the forward branches on the values .*where",
         ),
         (branches_on_a_buffer, r"test_refusals\.py:\d+: .*total\.all.*: the forward branches on the values"),
         (branches_on_noise, r"test_refusals\.py:\d+: .*rand_like.*: the forward branches on the values"),

@@ -152,7 +152,7 @@ def profile(
         found = results.Profile(
             cluster=make.members(cluster), seconds=time.perf_counter() - started, output=str(output)
         )
-        print_result(found, as_json, lambda console, found: show.members(console, found.cluster))
+        print_result(found, as_json, show.devices)
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -177,7 +177,7 @@ def plan(
 ) -> None:
     """Finds the fastest way to train a model on a cluster."""
     import hap
-    from hap.cli import make
+    from hap.cli import make, show
     from hap.cli.arguments import check_output, read_cluster, read_model, read_optimiser, read_pins, read_ranks
 
     check_output(output)
@@ -203,7 +203,7 @@ def plan(
     result = make.planned(made, None if output is None else str(output))
     lines = str(made).splitlines()
     shown = lines if program else [line.removeprefix("# ") for line in lines if line.startswith("# ")]
-    print_result(result, as_json, lambda console, _: console.print("\n".join(shown), markup=False))
+    print_result(result, as_json, lambda console, found: show.planned(console, found, shown))
 
 
 @app.command()
@@ -350,7 +350,9 @@ def check(
     programs: Annotated[Programs, typer.Option(help="random ones, or the best plan's")] = Programs.random,
     count: Annotated[int, typer.Option(help="number of random programs")] = 1,
     seed: Annotated[int, typer.Option(help="of random programs")] = 0,
-    tolerance: Annotated[float, typer.Option(help="largest relative error that is equal")] = 1e-8,
+    tolerance: Annotated[
+        float | None, typer.Option(help="largest relative error that is equal; by default 1e-8, where all is float64")
+    ] = None,
     forbid_axis: Axes = [],  # noqa: B006
     require_axis: Axis = None,
     pin: Pinned = [],  # noqa: B006

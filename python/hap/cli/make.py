@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import hap
     from hap.cluster import Cluster
 
+# Of hap check: relative errors in float64 that are rounding, and how many roundings are of coarser types.
+TOLERANCE = 1e-8
+ROUNDINGS = 100
+
 
 def known() -> results.Devices:
     """The tables of accelerators and links, and the devices of this machine."""
@@ -81,9 +85,14 @@ def simulated(step: hap.SimulatedStep, cluster: Cluster, trace: str | None) -> r
     )
 
 
-def checked(found: hap.CheckResult, tolerance: float) -> results.Checked:
-    """What a check has found."""
+def checked(found: hap.CheckResult, tolerance: float | None) -> results.Checked:
+    """What a check has found; without a tolerance, by that of the module's own precision."""
+    import torch
+
+    if tolerance is None:
+        tolerance = max(TOLERANCE, ROUNDINGS * torch.finfo(getattr(torch, found.precision)).eps)
     return results.Checked(
+        precision=found.precision,
         equal=found.error <= tolerance,
         tolerance=tolerance,
         error=_finite(found.error),

@@ -103,11 +103,15 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """Of ``hap check``; fields are those of :class:`hap.CheckResult`; infinite errors are null."""
+    """Of ``hap check``; fields are those of :class:`hap.CheckResult`; infinite errors are null.
+
+    ``tolerance`` is what was asked for, else 1e-8, but 100 roundings of ``precision`` where that is coarser.
+    """
 
     format: Literal["hap-cli-check-1"] = "hap-cli-check-1"
     equal: bool
     tolerance: float
+    precision: str
     error: float | None
     errors: dict[str, float | None]
     sharded_flops: float

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from hap.units import bytes_text, listed, seconds_text
+from hap.cli import results
+from hap.units import bytes_text, counted, listed, runs_text, seconds_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hap.cli import results
-    from hap.explain import Alternative, Difference, Explanation
+    from hap.explain import Alternative, DeviceUse, Difference, Explanation, OperatorUse, WhatIf
 
 
 def table(console: Console, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -26,13 +27,15 @@ def table(console: Console, titles: Sequence[str], rows: Iterable[Sequence[str]]
     console.print(shown)
 
 
-def devices(console: Console, found: results.Devices) -> None:
-    """Of ``hap devices``."""
-    if found.cluster:
+def devices(console: Console, found: results.Devices | results.Profile) -> None:
+    """Of ``hap devices`` and ``hap profile``."""
+    if isinstance(found, results.Profile) or found.cluster:
         members(console, found.cluster)
+        if found.output is not None:
+            console.print(f"wrote {found.output}")
         return
     rows = (
-        (each.name, f"{each.flops['float32'] / 1e12:.3g}", f"{each.flops['bfloat16'] / 1e12:.3g}",
+        (each.name, f"{each.flops['float32'] / 1e12:.4g}", f"{each.flops['bfloat16'] / 1e12:.4g}",
          f"{each.memory_bandwidth / 1e9:.4g}", f"{each.memory / 1e9:.3g}")
         for each in found.accelerators
     )  # fmt: skip
@@ -43,6 +46,13 @@ def devices(console: Console, found: results.Devices) -> None:
     for each in found.here:
         name = each.known_as or "not in the table above: hap profile measures it"
         console.print(f"here: {each.name} ({name}), {bytes_text(each.free)} of {bytes_text(each.memory)} free")
+
+
+def planned(console: Console, found: results.Planned, lines: Sequence[str]) -> None:
+    """Of ``hap plan``; the lines are the plan's own."""
+    console.print("\n".join(lines))
+    if found.output is not None:
+        console.print(f"wrote {found.output}: hap explain says why it is so, hap report shows it")
 
 
 def members(console: Console, cluster: Sequence[results.Member]) -> None:
@@ -77,12 +87,19 @@ def checked(console: Console, found: results.Checked) -> None:
     if found.replicated:
         console.print(f"no rule, whole on every device: {listed(found.replicated)}")
     verdict = "equal" if found.equal else "NOT equal"
+    own = "" if found.precision == "float64" else f", as the model itself computes in {found.precision}"
     console.print(
-        f"{verdict} to one device within {found.tolerance:g}: {found.programs} programs, "
-        f"{found.sharded_flops:.1%} of FLOPs shared"
+        f"{verdict} to one device within {found.tolerance:.1g}{own}: {found.programs} "
+        f"program{'s' * (found.programs != 1)}, {found.sharded_flops:.1%} of FLOPs shared"
     )
 
 
+# Of more operators than this, each has a line.
+DETAILED = 4
+PLACEMENTS = (
+    "S0: each device has its part, along the tensor's axis 0 (S1: 1, ...); R: each has all of it; "
+    "P: the devices have summands of it"
+)
 _LIMITS = {
     "compute": "its own computation",
     "link": "collectives",
@@ -101,37 +118,80 @@ _SHARES = {
 def explanation(console: Console, found: Explanation) -> None:
     """Of ``hap explain PLAN``."""
     console.print(f"step {seconds_text(found.step)}; under these splits at least {seconds_text(found.lower_bound)}")
+    for note in found.notes:
+        console.print(note)
+    if found.axes:
+        rows = [
+            (each.name, " ".join(map(str, each.units)), _SHARES[each.shares], str(each.operators), f"{each.work:.1%}",
+             str(each.collectives), seconds_text(each.communication))
+            for each in found.axes
+        ]  # fmt: skip
+        titles = ("axis", "units by device", "which are", "operators", "of work", "collectives", "take")
+        console.print()
+        table(console, titles, rows)
     console.print()
-    rows = [
-        (each.name, " ".join(map(str, each.units)), _SHARES[each.shares], str(each.operators), f"{each.work:.1%}",
-         str(each.collectives), seconds_text(each.communication))
-        for each in found.axes
-    ]  # fmt: skip
-    table(console, ("axis", "units by device", "which are", "operators", "of work", "collectives", "take"), rows)
-    console.print()
-    times = [
-        (f"{each.rank} {each.name}", *map(seconds_text, (each.computing, each.both, each.communicating, each.waiting)),
-         f"{bytes_text(each.memory)} of {bytes_text(each.usable)}", _LIMITS[each.limit])
-        for each in found.devices
-    ]  # fmt: skip
-    table(console, ("device", "computes", "and sends", "sends", "waits", "memory", "limited by"), times)
-    for each in found.operators:
-        along = "whole on every device" if each.axis is None else f"along {each.axis}"
-        reads, writes = (
-            ", ".join(f"{tensor}: {placement}" for tensor, placement in side) for side in (each.inputs, each.outputs)
-        )
-        console.print(f"\n{each.name} = {each.target}, {along}", markup=False)
-        console.print(
-            f"  {each.phase} of {each.module or 'the model'}; {each.source or 'no source line'}", markup=False
-        )
-        console.print(f"  {reads} -> {writes}; {' '.join(map(seconds_text, each.seconds))}", markup=False)
+    devices = groupby(found.devices, key=lambda each: _spent(each))
+    titles = ("device", "computes", "sends meanwhile", "only sends", "waits", "memory at peak", "limited by")
+    table(console, titles, ((_alike([*group]), *spent) for spent, group in devices))
+    if len(found.operators) > DETAILED:
+        operators(console, found.operators)
+    else:
+        for each in found.operators:
+            operator(console, each)
     if found.alternatives:
         alternatives(console, found.alternatives)
+    if found.operators:
+        console.print(f"\n{PLACEMENTS}")
     for what in found.what_if:
-        after = (
-            what.obstacle if what.after is None else f"{seconds_text(what.after)} ({what.after / what.before:.2f} x)"
-        )
-        console.print(f"\nwhat if {what.constraint}: {after}", markup=False)
+        console.print(f"\nwhat if {what.constraint}: {_outcome(what)}")
+
+
+def _spent(device: DeviceUse) -> tuple[str, ...]:
+    """How a device spends the step, its memory, and what limits it."""
+    times = (device.computing + device.both, device.both, device.communicating, device.waiting)
+    memory = f"{bytes_text(device.memory)} of {bytes_text(device.usable)}"
+    return *map(seconds_text, times), memory, _LIMITS[device.limit]
+
+
+def _alike(devices: Sequence[DeviceUse]) -> str:
+    """Devices in rank order, such as ``0-1 V100, 2 P100``."""
+    kinds = [(name, [each.rank for each in group]) for name, group in groupby(devices, key=lambda each: each.name)]
+    return ", ".join(f"{runs_text(ranks)} {name}" for name, ranks in kinds)
+
+
+def operator(console: Console, found: OperatorUse) -> None:
+    """One operator, in four lines."""
+    along = "whole on every device" if found.axis is None else f"along {found.axis}"
+    reads, writes = (
+        ", ".join(f"{tensor}: {placement}" for tensor, placement in side) for side in (found.inputs, found.outputs)
+    )
+    console.print(f"\n{found.name} = {found.target}, {along}")
+    console.print(f"  {found.phase} of {found.module or 'the model'}; {found.source or 'no source line'}")
+    console.print(f"  {reads} -> {writes}")
+    console.print(f"  computes {', '.join(counted(map(seconds_text, found.seconds)))}, by device")
+
+
+def operators(console: Console, found: Sequence[OperatorUse]) -> None:
+    """Many operators, a line each."""
+    rows = (
+        (each.name, each.module or "-", each.phase, each.axis or "whole",
+         f"{_placements(each.inputs)} -> {_placements(each.outputs)}", seconds_text(max(each.seconds)))
+        for each in found
+    )  # fmt: skip
+    console.print("\noperators, with their longest time on a device; --op NAME tells more of one")
+    table(console, ("operator", "module", "phase", "along", "placements", "computes"), rows)
+
+
+def _placements(side: Sequence[tuple[str, str]]) -> str:
+    return " ".join(placement for _, placement in side)
+
+
+def _outcome(what: WhatIf) -> str:
+    """The step of the plan so made, beside the plan."""
+    if what.after is None:
+        return str(what.obstacle)
+    better = "; less than the plan, which so is not the best there is" if what.after < what.before else ""
+    return f"{seconds_text(what.after)} ({what.after / what.before:.2f} x{better})"
 
 
 def alternatives(console: Console, found: Sequence[Alternative]) -> None:
@@ -158,16 +218,16 @@ def difference(console: Console, found: Difference) -> None:
         console.print("the plans are for different graphs: operators are compared by name")
     if found.devices[0] != found.devices[1]:
         console.print(f"devices {', '.join(found.devices[0])} -> {', '.join(found.devices[1])}")
-    peaks = (" ".join(map(bytes_text, memory)) for memory in found.memory)
+    peaks = (", ".join(counted(map(bytes_text, memory))) for memory in found.memory)
     console.print(f"memory {' -> '.join(peaks)}")
     for name, (one, other) in found.units.items():
-        console.print(f"split {name}: {one or 'not'} -> {other or 'not'}", markup=False)
+        console.print(f"split {name}: {one or 'not'} -> {other or 'not'}")
     for name, (before, after) in found.stored.items():
-        console.print(f"stored {name}: {before or 'not there'} -> {after or 'not there'}", markup=False)
+        console.print(f"stored {name}: {before or 'not there'} -> {after or 'not there'}")
     for kind, (less, more) in found.conversions.items():
         console.print(f"{kind}: {less} -> {more}")
     for changed in found.operators:
-        console.print(f"{changed.name}: {changed.placements[0]} => {changed.placements[1]}", markup=False)
+        console.print(f"{changed.name}: {changed.placements[0]} => {changed.placements[1]}")
     for names, which in zip(found.only, ("first", "second"), strict=True):
         if names:
             console.print(f"only in the {which}: {', '.join(names[:20])}{', ...' * (len(names) > 20)}")

@@ -104,9 +104,11 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
         axis, composite, inputs, outputs: as of :class:`OperatorUse`; placements alone.
         compute: seconds of the operator alone, by device.
         conversions: of its operands and results, in the program that is cheapest in communication.
-        step: seconds of that program's step, simulated under the plan's splits; ``None`` where there is none.
-        free_step: the same where all other operators may be chosen anew, by a synthesis at the prices of the plan's
-            own bottlenecks, under its splits and constraints. It is simulated too; a plan would balance splits again.
+        step: seconds of that program's step, simulated under the plan's splits; ``None`` where there is none. Of the
+            plan's own choice it is the plan's where that is less.
+        free_step: the best that was found where all other operators may be chosen anew, under the plan's splits and
+            constraints: by syntheses at the prices of the plan's bottlenecks and of the slowest devices, and ``step``.
+            A plan would balance splits again.
         obstacle: why there is no ``step``.
     """
 
@@ -144,6 +146,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         step: predicted seconds.
         lower_bound: seconds that no program takes less than under these splits.
+        notes: what else is to be known: links, devices left out and why, that nothing is split, constraints.
         axes: what the program splits, that which most is computed along first.
         devices: how each spends the step.
         operators: those that were asked for.
@@ -154,6 +157,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal["hap-explain-1"] = "hap-explain-1"
     step: float
     lower_bound: float
+    notes: list[str] = []
     axes: list[AxisUse]
     devices: list[DeviceUse]
     operators: list[OperatorUse] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from hap.explain.use import first_runs
 from hap.planning.engine import Constraints, NoProgramError, Prices, Synthesis, parse_program
 from hap.planning.pins import as_given, read_pins
 from hap.planning.prices import busiest
+from hap.planning.problem import first_prices
 from hap.planning.setup import make_problem
 from hap.planning.subsets import news
 from hap.program import Compute, Convert, InputInstruction, OutputInstruction
@@ -72,7 +74,7 @@ def alternatives(plan: Plan, axes: AxisGraph, operator: str) -> list[Alternative
         chosen=[_chosen(axes, index, runs.get(each.name)) for index, each in enumerate(axes.graph.operators)],
         stored=_as_stored(plan, axes),
         asked=whole.constraints,
-        prices=busiest(own, whole.engine.cluster.hidden),
+        prices=(busiest(own, whole.engine.cluster.hidden), first_prices(whole, plan.splits)),
     )
     forbidden = {*plan.forbidden_axes}
     choices = (each for each in axes.choices[frame.place] if _along(axes, each) not in forbidden)
@@ -91,7 +93,7 @@ class _Frame:
         chosen: by operator, the choice that the plan takes; ``None`` where it runs none.
         stored: inputs and outputs of the graph as the plan has them.
         asked: the plan's constraints.
-        prices: those of the plan's busiest resources.
+        prices: those of the plan's busiest resources, and of the devices that its splits keep busy longest.
     """
 
     plan: Plan
@@ -100,7 +102,7 @@ class _Frame:
     chosen: Sequence[Choice | None]
     stored: Constraints
     asked: Constraints
-    prices: Prices
+    prices: Sequence[Prices]
 
     def priced(self, choice: Choice) -> Alternative:
         """The choice, with all else as in the plan, and with all else free."""
@@ -117,13 +119,15 @@ class _Frame:
             compute, moves = _own(problem, plan, made, node.name, {axes.graph.tensors[each].name for each in numbers})
         except NoProgramError as error:
             obstacle = str(error)
-        try:
-            problem, made = self._made({self.place: choice}, self.asked, self.prices)
-            free = self._seconds(problem, made)
-        except NoProgramError:
-            free = None
+        chosen = choice == self.chosen[self.place]
+        if step is not None and chosen:
+            step = min(step, plan.predicted_time)
+        found = [] if step is None else [step]
+        for prices in self.prices:
+            with contextlib.suppress(NoProgramError):
+                found.append(self._seconds(*self._made({self.place: choice}, self.asked, prices)))
         return Alternative(
-            chosen=choice == self.chosen[self.place],
+            chosen=chosen,
             axis=_along(axes, choice),
             composite=choice.composite,
             inputs=[",".join(map(str, each)) for each in choice.inputs],
@@ -131,7 +135,7 @@ class _Frame:
             compute=compute,
             conversions=moves,
             step=step,
-            free_step=free,
+            free_step=min(found, default=None),
             obstacle=obstacle,
         )
 

@@ -12,6 +12,7 @@ from hap.errors import PlanError
 from hap.explain.data import AxisUse, DeviceUse, Explanation, OperatorUse, Shares
 from hap.planning.details import Details, Line
 from hap.planning.plan import Plan
+from hap.planning.text import notes
 from hap.program import Compute, Convert, Program
 
 # Of the memory that a device may use, the part from which memory is called its limit.
@@ -40,6 +41,7 @@ def explain(plan: Plan, *, module: str | None = None, op: str | None = None, axi
     return Explanation(
         step=plan.predicted_time,
         lower_bound=plan.lower_bound,
+        notes=list(notes(plan)),
         axes=sorted(axes, key=lambda use: -use.work),
         devices=[_device(plan, details, rank) for rank in range(len(plan.predicted_memory))],
         operators=_operators(plan, details, module, op, axis) if asked else [],

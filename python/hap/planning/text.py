@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hap.program import Compute, Convert, Free, InputInstruction, Placements, Program, SplitClass
-from hap.units import bytes_text, seconds_text
+from hap.units import bytes_text, counted, runs_text, seconds_text
 
 if TYPE_CHECKING:
     from hap.cluster import Link
@@ -76,7 +76,7 @@ def _lines(program: Program) -> Iterator[str]:
 
 def _header(plan: Plan) -> Iterator[str]:
     devices = plan.cluster.devices
-    yield f"# {len(devices)} device{'s' * (len(devices) != 1)}: {', '.join(_counted(each.name for each in devices))}"
+    yield f"# {len(devices)} device{'s' * (len(devices) != 1)}: {', '.join(counted(each.name for each in devices))}"
     yield from _commented(_links(plan))
     gap = "unknown" if plan.optimality_gap is None else f"{plan.optimality_gap:.2%}"
     yield (
@@ -95,7 +95,7 @@ def _header(plan: Plan) -> Iterator[str]:
         f"{bytes_text(used)} of {bytes_text(device.usable_memory)}"
         for used, device in zip(plan.predicted_memory, devices, strict=True)
     )
-    yield f"# predicted memory: {', '.join(limits)}"
+    yield f"# predicted memory: {', '.join(counted(limits))}"
     for units, axes in split_alike(plan).items():
         yield f"# split {' '.join(str(count) for count in units)}: {', '.join(axes)}"
     yield from _commented(_remarks(plan))
@@ -168,9 +168,9 @@ def left_out_text(plan: Plan) -> str:
 
 
 def _ranks(plan: Plan, ranks: Sequence[int]) -> str:
-    """Such as ``devices 2, 3 (2 x P100)``."""
+    """Such as ``devices 2-3 (2 x P100)``."""
     names = [plan.cluster.devices[rank].name for rank in ranks]
-    return f"device{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))} ({', '.join(_counted(names))})"
+    return f"device{'s' * (len(ranks) != 1)} {runs_text(ranks)} ({', '.join(counted(names))})"
 
 
 def _explained(program: Program, name: str, split_class: SplitClass) -> str:
@@ -188,15 +188,3 @@ def _explained(program: Program, name: str, split_class: SplitClass) -> str:
 def _described(link: Link) -> str:
     figures = f"{link.bandwidth / 1e9:.3g} GB/s, latency {seconds_text(link.latency)}"
     return figures if link.name is None else f"{link.name}, {figures}"
-
-
-def _counted(names: Iterable[str]) -> Iterator[str]:
-    """Runs of equal names as ``2 x V100``."""
-    runs: list[tuple[str, int]] = []
-    for name in names:
-        if runs and runs[-1][0] == name:
-            runs[-1] = (name, runs[-1][1] + 1)
-        else:
-            runs.append((name, 1))
-    for name, count in runs:
-        yield f"{count} x {name}" if count > 1 else name

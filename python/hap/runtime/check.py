@@ -61,6 +61,8 @@ class CheckResult:
         sharded_flops: share of the FLOPs in instructions that the devices share, on average over the programs.
         replicated: operators that every device computes whole, because no rule covers them.
         programs: number of programs that were run.
+        precision: the coarsest element type that the module computes in when its parameters and inputs are in float64,
+            such as ``float32`` where it casts to that on its own. Errors are some roundings of it.
     """
 
     error: float
@@ -68,6 +70,7 @@ class CheckResult:
     sharded_flops: float
     replicated: tuple[Replicated, ...]
     programs: int
+    precision: str = "float64"
 
 
 def check(
@@ -90,9 +93,10 @@ def check(
     """Run distributed programs of a module in this process and compare them with the module on one device.
 
     All devices run in lock-step in this process, on copies of the module and the inputs in float64 (complex numbers in
-    complex128); the module itself is left as it is. The reference is the module run eagerly. With dropout on it is the
-    traced graph run on one device instead (:mod:`hap.interpret`), because eager PyTorch draws other random numbers; the
-    module run eagerly then tells only which gradients and new buffers there are.
+    complex128); the module itself is left as it is. What it casts on its own (many models of Hugging Face normalise in
+    float32) stays so coarse: see :attr:`CheckResult.precision`. The reference is the module run eagerly. With dropout
+    on it is the traced graph run on one device instead (:mod:`hap.interpret`), because eager PyTorch draws other random
+    numbers; the module run eagerly then tells only which gradients and new buffers there are.
 
     Args:
         module: the module, with its parameters in memory.
@@ -188,7 +192,15 @@ def check(
         sum(shares) / len(shares),
         axes.without_rule,
         len(shares),
+        _precision(graph),
     )
+
+
+def _precision(graph: Graph) -> str:
+    """The coarsest element type of a graph's floating-point tensors."""
+    types = {each.dtype for each in graph.tensors if each.dtype.is_floating_point or each.dtype.is_complex}
+    coarsest = max((each.to_real() for each in types), key=lambda real: torch.finfo(real).eps, default=torch.float64)
+    return str(coarsest).removeprefix("torch.")
 
 
 def sharded_flops(axes: AxisGraph, program: Program) -> float:

@@ -15,6 +15,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HAP = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+)(?:, in .*)?\n(?:    (?P<code>.*)\n?)?', re.MULTILINE)
 _INDEX = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")
+_ATTRIBUTE = re.compile(r"getattr\(([^()]+), '([^']+)'\)")
 
 
 def _chosen(frames: Iterable[tuple[str, int, str]]) -> str:
@@ -22,7 +23,8 @@ def _chosen(frames: Iterable[tuple[str, int, str]]) -> str:
     frames = [frame for frame in frames if not frame[0].startswith(_HAP)]
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)]
     for file, line, code in reversed(own or frames):
-        return f"{os.path.basename(file)}:{line}: {code.strip()}"
+        # Without the colon that an ``if`` ends in: messages go on after one.
+        return f"{os.path.basename(file)}:{line}: {code.strip().removesuffix(':')}"
     return ""
 
 
@@ -54,7 +56,12 @@ def plain_source(node: Node) -> dict[str, str]:
 
 
 def dotted(path: str) -> str:
-    """The user's path of what Dynamo calls ``L['self']._modules['module']._modules['fc']``: ``fc``."""
+    """The user's path of what Dynamo calls ``L['self']._modules['module']._modules['fc']``: ``fc``.
+
+    Some of its paths say ``getattr(L['self'].module.layers, '0')`` instead.
+    """
+    while (plain := _ATTRIBUTE.sub(r"\1.\2", path)) != path:
+        path = plain
     parts = [
         part
         for part in _INDEX.sub(r".\1", path).split(".")
