@@ -1,6 +1,7 @@
 """The report of a plan in headless Chromium: ``make test-browser`` installs what it needs."""
 
 import shutil
+from itertools import pairwise
 
 import pytest
 
@@ -152,14 +153,32 @@ def test_a_phone_needs_no_scrolling_to_the_side(page):
     )
     page.execute_script(PAINT)
     assert page.execute_script("return document.documentElement.scrollWidth") <= 360
+    # Nor do tables: each cell has its heading beside it.
+    wide = "return [...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth).length"
+    assert page.execute_script(wide) == 0
+    assert "Waits" in page.execute_script(
+        "return [...document.querySelectorAll('#devices td')]"
+        ".map((cell) => getComputedStyle(cell, '::before').content).join()"
+    )
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_print_shows_no_tools(page):
+def test_paper_is_white_and_has_the_whole_program_without_tools(page):
+    if page.execute_script('return document.getElementById("theme").textContent') == "Dark":
+        press(page, "theme")
+    ink = "return getComputedStyle(document.body).color"
+    dark = page.execute_script(ink)
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    page.execute_script('window.dispatchEvent(new Event("beforeprint"))')
+    assert page.execute_script(ink) != dark
     assert not by_id(page, "closer").is_displayed()
     assert by_id(page, "clock").is_displayed()
+    rows = page.find_elements(By.CSS_SELECTOR, "#rows .row")
+    assert len(rows) == int(by_id(page, "found").get_attribute("textContent").split()[0])
+    assert all(one.rect["y"] < other.rect["y"] for one, other in pairwise(rows[:20]))
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    page.execute_script('window.dispatchEvent(new Event("afterprint"))')
+    assert page.execute_script(ink) == dark
 
 
 def test_everything_has_a_name_and_a_place(page):

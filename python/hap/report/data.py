@@ -87,7 +87,7 @@ def contents(plan: Plan) -> Contents:
         splits=_splits(plan),
         strategies=_strategies(plan),
         lines=tuple(_line(plan, details, number) for number in range(len(details.lines))),
-        communication=_flat(details.communication),
+        communication=_flat(details.communication) if len(plan.stage.devices) > 1 else (),
         program=_program(plan),
     )
 
@@ -101,8 +101,10 @@ def _facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     best = min((seconds for seconds in plan.baselines.values() if seconds is not None), default=None)
     gap = "not known" if plan.optimality_gap is None else f"at most {plan.optimality_gap:.1%} above the best possible"
     faster = "none fits" if best is None else f"{best / plan.predicted_time:.2f} times as fast as the best of them"
+    # A device alone has nobody to send to.
     collectives = sum(
-        isinstance(each, Convert) and each.implementation is not None for each in plan.program.instructions
+        isinstance(each, Convert) and each.implementation is not None and len(plan.stage.devices) > 1
+        for each in plan.program.instructions
     )
     return (
         ("Step, predicted", seconds_text(plan.predicted_time)),
@@ -110,7 +112,7 @@ def _facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         ("Under these splits", gap),
         ("Most memory on a device", bytes_text(max(plan.predicted_memory))),
         ("Devices at work", f"{len(plan.stage.devices)} of {len(plan.predicted_memory)}"),
-        ("Instructions", f"{len(plan.program.instructions)}, {collectives} of them collectives"),
+        ("Instructions", f"{len(plan.program.instructions)}, {collectives or 'none'} of them collectives"),
     )
 
 

@@ -5,6 +5,7 @@
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const time = (seconds) => {
     const size = Math.abs(seconds);
+    if (size < 5e-13) return "0 us";
     if (size >= 1) return seconds.toPrecision(3) + " s";
     return size >= 1e-3 ? (seconds * 1e3).toPrecision(3) + " ms" : (seconds * 1e6).toPrecision(3) + " us";
   };
@@ -191,11 +192,13 @@
     const texts = told.program.map((row) => row.join(" ").toLowerCase());
     let shown = told.program.map((_, number) => number);
     let selected = -1; // Among those shown.
+    const PRINTED = 1000; // Rows on paper, at most.
     const tall = 1.75 * parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const render = () => {
+    const render = (all) => {
       inner.style.height = `${shown.length * tall}px`;
-      const first = Math.max(0, Math.floor(box.scrollTop / tall) - 5);
-      const last = Math.min(shown.length, Math.ceil((box.scrollTop + box.clientHeight) / tall) + 5);
+      const first = all === true ? 0 : Math.max(0, Math.floor(box.scrollTop / tall) - 5);
+      const seen = all === true ? PRINTED : Math.ceil((box.scrollTop + box.clientHeight) / tall) + 5;
+      const last = Math.min(shown.length, seen);
       inner.replaceChildren();
       for (let place = first; place < last; place += 1) {
         const [text, source, module] = told.program[shown[place]];
@@ -218,6 +221,7 @@
         row.onclick = () => pick(place);
         inner.append(row);
       }
+      if (all === true && last < shown.length) inner.append(`and ${shown.length - last} more: search for fewer`);
       if (selected >= first && selected < last) box.setAttribute("aria-activedescendant", `row-${shown[selected]}`);
       else box.removeAttribute("aria-activedescendant");
     };
@@ -268,7 +272,26 @@
     theme();
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", theme);
-  new ResizeObserver(() => { draw(); list.render(); }).observe(document.body);
+  // Paper is white, and shows the list as a whole.
+  let asked;
+  window.addEventListener("beforeprint", () => {
+    asked = document.documentElement.dataset.theme;
+    document.documentElement.dataset.theme = "light";
+    draw();
+    list.render(true);
+  });
+  window.addEventListener("afterprint", () => {
+    if (asked) document.documentElement.dataset.theme = asked;
+    else delete document.documentElement.dataset.theme;
+    theme();
+    list.render();
+  });
+  // What scrolls can be reached by the keyboard, and nothing else stops there.
+  const reach = () => document.querySelectorAll(".scroll").forEach((box) => {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  });
+  new ResizeObserver(() => { draw(); list.render(); reach(); }).observe(document.body);
   theme();
   list.render();
 })();

@@ -11,12 +11,14 @@ from importlib.resources import files
 import msgspec
 
 from hap.report.data import Contents, Line
-from hap.units import bytes_text, seconds_text
+from hap.units import bytes_text, runs_text, seconds_text
 
 # Of the picture of memory, in its own units.
 WIDTH, HEIGHT = 1000.0, 120.0
 # The limit is in the picture where it is so many times the peak, at most.
 LIMITED = 3.0
+# On a phone, tables of more columns have a line for each cell.
+NARROW = 3
 
 
 def render(contents: Contents) -> str:
@@ -66,7 +68,7 @@ def _data(contents: Contents) -> str:
     told = {
         "seconds": contents.seconds,
         "lines": [
-            {"title": f"{_runs(line)}: {line.name}", "devices": _devices_of(line), "busy": line.busy}
+            {"title": f"{runs_text(line.devices)}: {line.name}", "devices": _devices_of(line), "busy": line.busy}
             for line in contents.lines
         ],
         "communication": contents.communication,
@@ -80,11 +82,13 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
     """A table of cells that are HTML; the first of a row is its head."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
     body = "".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        f'<tr><th scope="row">{first}</th>'
+        + "".join(f'<td data-head="{escape(name)}">{cell}</td>' for name, cell in zip(heads[1:], cells, strict=True))
+        + "</tr>"
         for first, *cells in rows
     )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f'<div class="scroll{" wide" * (len(heads) > NARROW)}" role="region" aria-label="{escape(caption)}"><table>'
         f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -113,7 +117,8 @@ def _shares(contents: Contents) -> str:
             )
             for device, units in zip(contents.devices, split.units, strict=True)
         )
-        found.append(_table(f"Axes split alike, {total} units: {names}", ("Device", "Units", "Share"), rows))
+        each = " each" * (len(split.names) > 1)
+        found.append(_table(f"{names}: {total} units{each}", ("Device", "Units", "Share"), rows))
     return "".join(found)
 
 
@@ -153,24 +158,14 @@ def _timeline(contents: Contents) -> str:
         "The table of devices above says how long each of them computes, sends and waits.</canvas>"
         '<p id="keys" class="hint">Drag, or the arrow keys, move; + and -, or Ctrl with the wheel, zoom; '
         "comma and full stop choose the event before and after; Home shows the whole step.</p>"
-        '<p id="chosen" class="chosen" aria-live="polite">Nothing is chosen.</p>'
+        '<p id="chosen" class="chosen" aria-live="polite">Nothing is chosen: click an event, or press the full stop in '
+        "the picture.</p>"
     )
-
-
-def _runs(line: Line) -> str:
-    """The ranks of devices, such as ``0-3, 8``."""
-    runs: list[list[int]] = []
-    for rank in line.devices:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _devices_of(line: Line) -> str:
     """Such as ``devices 0-3, 8``."""
-    return f"device{'s' * (len(line.devices) > 1)} {_runs(line)}"
+    return f"device{'s' * (len(line.devices) > 1)} {runs_text(line.devices)}"
 
 
 def _memory(contents: Contents) -> str:
@@ -197,10 +192,10 @@ def _memory_of(line: Line, seconds: float) -> str:
         if shows_limit
         else ""
     )
-    note = "dashed" if shows_limit else "above the picture"
+    note = "dashed" if shows_limit else "which lie above the picture"
     text = (
-        f"{_devices_of(line)} ({line.name}): at most {bytes_text(peak)} of {bytes_text(line.usable)} "
-        f"that may be used ({note}), over a step of {seconds_text(seconds)}"
+        f"{_devices_of(line)} ({line.name}): at most {bytes_text(peak)} over a step of {seconds_text(seconds)}, "
+        f"of {bytes_text(line.usable)} that may be used ({note})"
     )
     return (
         f'<figure><svg class="memory" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
@@ -217,9 +212,19 @@ def _baselines(contents: Contents) -> str:
         bar = "" if seconds is None or not slowest else _bar(seconds / slowest, "other" if each.obstacle else "")
         time = "-" if seconds is None else seconds_text(seconds)
         held = "-" if memory is None else bytes_text(memory)
-        rows.append((escape(each.name), f"{bar} {time}", held, escape(each.obstacle)))
+        rows.append((escape(_named(each.name)), f"{bar} {time}", held, escape(each.obstacle)))
     heads = ("Strategy", "Step", "Most memory on a device", "Remark")
     return _table("This plan beside well-known strategies on all devices, predicted", heads, rows)
+
+
+def _named(strategy: str) -> str:
+    """A strategy in words, with its name: ``DDP, even shares (ddp_even)``."""
+    kind, _, shares = strategy.partition("_")
+    if not shares:
+        return strategy
+    kinds = {"ddp": "DDP", "zero3": "ZeRO-3, FSDP", "tensor": "tensor parallelism"}
+    words = {"even": "even shares", "proportional": "shares in proportion to speed"}
+    return f"{kinds[kind]}, {words[shares]} ({strategy})"
 
 
 def _program(contents: Contents) -> str:
