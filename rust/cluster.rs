@@ -75,6 +75,9 @@ pub struct CollectiveCost {
     pub latency: f64,
     /// Bytes per second.
     pub bandwidth: f64,
+    /// How far the measured times are off this line, as a fraction; for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<f64>,
 }
 
 /// The machines at hand: a tree of groups with devices as leaves. Ranks count the leaves from left to right.
@@ -203,6 +206,7 @@ impl Cluster {
             }
             not_negative(cost.latency, &format!("collectives[\"{name}\"].latency"))?;
             positive(cost.bandwidth, &format!("collectives[\"{name}\"].bandwidth"))?;
+            not_negative(cost.error.unwrap_or(0.0), &format!("collectives[\"{name}\"].error"))?;
         }
         Ok(())
     }
@@ -369,6 +373,7 @@ mod tests {
             ),
             ("\"latency\": 1e-5", "\"latency\": -1", "root.link.latency is -1"),
             ("\"overlap\": 0.5", "\"overlap\": 1.5", "overlap is 1.5"),
+            ("\"latency\": 0,", "\"latency\": 0, \"error\": -1,", "].error is -1"),
             ("\"overlap\": 0.5", "\"interference\": -1", "interference is -1"),
             ("\"overlap\": 0.5", "\"contention\": -1", "contention is -1"),
             ("\"overlap\": 0.5", "\"overlap\": NaN", "cannot be read"),

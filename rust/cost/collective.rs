@@ -80,11 +80,11 @@ impl CostModel<'_> {
             .axis
             .map_or(self.devices() as f64, |axis| self.participants[axis]);
         let (latency, bandwidth) = match self.measured[slot(conversion, how)] {
-            Some(CollectiveCost { latency, bandwidth }) if how == Implementation::Grouped => {
+            Some(CollectiveCost { latency, bandwidth, .. }) if how == Implementation::Grouped => {
                 // Measured with a share on every device; a device without one is left out.
                 (latency * participants / self.devices() as f64, *bandwidth)
             }
-            Some(CollectiveCost { latency, bandwidth }) => (*latency, *bandwidth),
+            Some(CollectiveCost { latency, bandwidth, .. }) => (*latency, *bandwidth),
             None => (
                 self.link.latency * self.messages(conversion, how, participants),
                 self.link.bandwidth,

@@ -255,6 +255,7 @@ fn measured_collectives_replace_the_link() {
             CollectiveCost {
                 latency: 3e-4,
                 bandwidth: 1e6,
+                error: None,
             },
         );
     }

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import hap
 from hap.cli import app, results
+from hap.cluster import CollectiveCost
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "docs" / "schemas"
@@ -156,6 +157,24 @@ def test_devices_that_are_known_and_a_clusters(tmp_path):
     assert [each["name"] for each in found["cluster"]] == ["V100", "P100", "P100"]
     assert hap.Cluster.load(path).link == hap.Link("10GbE")
     assert run_json("devices", "--cluster", path)["cluster"] == found["cluster"]
+    assert found["collectives"] == []
+
+
+def test_measured_collectives_are_shown_with_the_error_of_their_line(tmp_path):
+    path = tmp_path / "cluster.json"
+    costs = {
+        "all_gather/padded": CollectiveCost(latency=2e-5, bandwidth=3e9, error=0.125),
+        "all_reduce/builtin": CollectiveCost(latency=1e-5, bandwidth=2e9),
+    }
+    hap.Cluster(["V100", "V100"], link="10GbE", collectives=costs).save(path)
+    found = run_json("devices", "--cluster", path)
+    assert found["collectives"][0] == {"name": "all_gather/padded", "latency": 2e-5, "bandwidth": 3e9, "error": 0.125}
+    assert found["collectives"][1]["error"] is None
+    lines = run("devices", "--cluster", path)[0].splitlines()
+    assert [line.split() for line in lines if line.startswith("all_")] == [
+        ["all_gather/padded", "20", "us", "3", "12%"],
+        ["all_reduce/builtin", "10", "us", "2"],
+    ]
 
 
 def test_profile_measures_this_device(tmp_path, monkeypatch):

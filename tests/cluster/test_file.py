@@ -37,7 +37,8 @@ clusters = st.builds(
     overlap=st.floats(0, 1),
     interference=st.floats(0, 1),
     collectives=st.dictionaries(
-        st.sampled_from(COLLECTIVES), st.builds(CollectiveCost, latency=not_negative, bandwidth=positive)
+        st.sampled_from(COLLECTIVES),
+        st.builds(CollectiveCost, latency=not_negative, bandwidth=positive, error=st.none() | not_negative),
     ),
 )
 
@@ -53,7 +54,7 @@ CLUSTER = hap.Cluster(
     ["V100", hap.Cluster([hap.Device("board", flops=3e12, memory_bandwidth=2e11, memory=8e9)])],
     # The inner link is assumed.
     link=hap.Link(bandwidth=1.25e9, latency=5e-5),
-    collectives={"all_reduce/builtin": CollectiveCost(latency=1e-4, bandwidth=1e9)},
+    collectives={"all_reduce/builtin": CollectiveCost(latency=1e-4, bandwidth=1e9, error=0.05)},
 )
 
 
@@ -66,7 +67,7 @@ def test_file_has_the_format_of_the_core():
     assert json.loads(CLUSTER.to_json()) == {
         "format": "hap-cluster-1",
         "root": {"link": {"bandwidth": 1.25e9, "latency": 5e-5}, "members": [{"device": v100}, {"group": inner}]},
-        "collectives": {"all_reduce/builtin": {"latency": 1e-4, "bandwidth": 1e9}},
+        "collectives": {"all_reduce/builtin": {"latency": 1e-4, "bandwidth": 1e9, "error": 0.05}},
         "overlap": 0.0,
     }
 
@@ -88,6 +89,7 @@ DELETE = object()
 OPTIONAL = {
     "collectives",
     "collectives.all_reduce/builtin",
+    "collectives.all_reduce/builtin.error",
     "overlap",
     "root.members[0].device.reserve",
     "root.members[1].group.link.name",
@@ -124,12 +126,12 @@ def changed(path, value):
 
 PATHS = list(fields(json.loads(CLUSTER.to_json())))
 FIGURES = [path for path, value in PATHS if isinstance(value, float)]
-LOWEST_IS_ZERO = ("latency", "launch_overhead", "overlap", "reserve")
+LOWEST_IS_ZERO = ("error", "latency", "launch_overhead", "overlap", "reserve")
 
 
 def test_the_paths_below_cover_the_format():
     assert text_of(("root", "members", 1, "group", "members", 0, "device", "memory")) in map(text_of, FIGURES)
-    assert len(FIGURES) == 20
+    assert len(FIGURES) == 21
 
 
 @pytest.mark.parametrize("figure", [0.0, -1.0, float("nan"), float("inf"), "8e9", None, True, [], 10**400])

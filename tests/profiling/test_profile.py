@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hap
-from hap.cluster import COLLECTIVES
+from hap.cluster import COLLECTIVES, CollectiveCost
 from hap.errors import ClusterError
 from hap.profiling import clock, collectives, interference, operators, run
 from hap.profiling.fit import Line
@@ -20,7 +20,7 @@ from tests.runtime.launch import Launcher
 
 CPU = torch.device("cpu")
 POINTS = {"memory": ((1e3, 1e-5), (1e6, 1e-3)), "matmul/float32": ((1e6, 1e-4), (1e9, 1e-2))}
-LINES = {name: Line(1e-4, 1e9, 0.0) for name in COLLECTIVES}
+LINES = {name: Line(1e-4, 1e9, 0.25) for name in COLLECTIVES}
 
 
 def measured(scale=1.0, **changes):
@@ -124,7 +124,7 @@ def test_a_device_has_the_figures_of_its_largest_problems():
     assert second.flops["float32"] == 0.5e11
     assert (first.memory, first.usable_memory) == (9e9, 8.1e9)
     assert first.measured == POINTS
-    assert set(cluster.collectives) == set(COLLECTIVES)
+    assert cluster.collectives == dict.fromkeys(COLLECTIVES, CollectiveCost(latency=1e-4, bandwidth=1e9, error=0.25))
     assert (cluster.link.bandwidth, cluster.link.latency) == (1e9, 1e-4)
     assert hap.Cluster.from_json(cluster.to_json()) == cluster
 

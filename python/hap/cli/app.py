@@ -119,7 +119,11 @@ def devices(
         described = read_cluster(cluster, devices, link)
         if output is not None:
             described.save(output)
-        found = results.Devices(cluster=make.members(described), output=None if output is None else str(output))
+        found = results.Devices(
+            cluster=make.members(described),
+            collectives=make.collectives(described),
+            output=None if output is None else str(output),
+        )
     print_result(found, as_json, show.devices)
 
 
@@ -150,7 +154,10 @@ def profile(
     if not dist.is_initialized() or dist.get_rank() == 0:
         cluster.save(output)
         found = results.Profile(
-            cluster=make.members(cluster), seconds=time.perf_counter() - started, output=str(output)
+            cluster=make.members(cluster),
+            collectives=make.collectives(cluster),
+            seconds=time.perf_counter() - started,
+            output=str(output),
         )
         print_result(found, as_json, show.devices)
     if dist.is_initialized():

@@ -48,6 +48,13 @@ def members(cluster: Cluster) -> tuple[results.Member, ...]:
     )
 
 
+def collectives(cluster: Cluster) -> tuple[results.Collective, ...]:
+    """The measured collectives of a cluster."""
+    return tuple(
+        results.Collective(name, cost.latency, cost.bandwidth, cost.error) for name, cost in cluster.collectives.items()
+    )
+
+
 def planned(plan: hap.Plan, output: str | None) -> results.Planned:
     """What a plan says."""
     from hap.explain.use import conversions

@@ -48,6 +48,18 @@ class Member(msgspec.Struct, frozen=True):
     measured: bool
 
 
+class Collective(msgspec.Struct, frozen=True):
+    """A measured collective: seconds of latency, bytes per second, and how far the times are off that line.
+
+    ``error`` is the root mean square, as a fraction; ``null`` where a file has none.
+    """
+
+    name: str
+    latency: float
+    bandwidth: float
+    error: float | None = None
+
+
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``hap devices``: what is known and what is here, or the cluster that was asked about."""
 
@@ -56,6 +68,7 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[KnownLink, ...] = ()
     here: tuple[Here, ...] = ()
     cluster: tuple[Member, ...] = ()
+    collectives: tuple[Collective, ...] = ()
     output: str | None = None
 
 
@@ -64,6 +77,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     format: Literal["hap-cli-profile-1"] = "hap-cli-profile-1"
     cluster: tuple[Member, ...]
+    collectives: tuple[Collective, ...] = ()
     seconds: float
     output: str
 

@@ -30,7 +30,7 @@ def table(console: Console, titles: Sequence[str], rows: Iterable[Sequence[str]]
 def devices(console: Console, found: results.Devices | results.Profile) -> None:
     """Of ``hap devices`` and ``hap profile``."""
     if isinstance(found, results.Profile) or found.cluster:
-        members(console, found.cluster)
+        members(console, found)
         if found.output is not None:
             console.print(f"wrote {found.output}")
         return
@@ -55,14 +55,22 @@ def planned(console: Console, found: results.Planned, lines: Sequence[str]) -> N
         console.print(f"wrote {found.output}: hap explain says why it is so, hap report shows it")
 
 
-def members(console: Console, cluster: Sequence[results.Member]) -> None:
-    """The devices of a cluster."""
+def members(console: Console, found: results.Devices | results.Profile) -> None:
+    """The devices of a cluster, and its measured collectives."""
     rows = (
         (f"{rank} {each.name}", f"{each.flops / 1e12:.3g}", f"{each.memory_bandwidth / 1e9:.4g}",
          f"{each.usable_memory / 1e9:.3g}", "measured" if each.measured else "")
-        for rank, each in enumerate(cluster)
+        for rank, each in enumerate(found.cluster)
     )  # fmt: skip
     table(console, ("device", "TFLOP/s float32", "GB/s", "usable GB", ""), rows)
+    if found.collectives:
+        console.print()
+        measured = (
+            (each.name, seconds_text(each.latency), f"{each.bandwidth / 1e9:.4g}",
+             "" if each.error is None else f"{each.error:.0%}")
+            for each in found.collectives
+        )  # fmt: skip
+        table(console, ("collective", "latency", "GB/s", "off by"), measured)
 
 
 def simulated(console: Console, found: results.Simulated) -> None:

@@ -19,9 +19,7 @@ def encode(cluster: Cluster, *, indent: int | None = None) -> str:
     content = {
         "format": FORMAT,
         "root": _write_group(cluster),
-        "collectives": {
-            name: {"latency": cost.latency, "bandwidth": cost.bandwidth} for name, cost in cluster.collectives.items()
-        },
+        "collectives": {name: _write_cost(cost) for name, cost in cluster.collectives.items()},
         "overlap": cluster.overlap,
         **({"interference": cluster.interference} if cluster.interference else {}),
         **({"contention": cluster.contention} if cluster.contention else {}),
@@ -77,6 +75,11 @@ def _write_device(device: Device) -> dict[str, Any]:
     }
 
 
+def _write_cost(cost: CollectiveCost) -> dict[str, float]:
+    figures = {"latency": cost.latency, "bandwidth": cost.bandwidth}
+    return figures if cost.error is None else figures | {"error": cost.error}
+
+
 def _read_cluster(value: object) -> Cluster:
     # The version first: a file of another version should not be reported as one of this version with odd fields.
     if isinstance(value, dict) and value.get("format", FORMAT) != FORMAT:
@@ -92,10 +95,11 @@ def _read_cluster(value: object) -> Cluster:
 
 
 def _read_cost(value: object, path: str) -> CollectiveCost:
-    entry = _object(value, path, required=("latency", "bandwidth"))
+    entry = _object(value, path, required=("latency", "bandwidth"), optional=("error",))
     return CollectiveCost(
         latency=not_negative(entry["latency"], f"{path}.latency"),
         bandwidth=positive(entry["bandwidth"], f"{path}.bandwidth"),
+        error=not_negative(entry["error"], f"{path}.error") if "error" in entry else None,
     )
 
 

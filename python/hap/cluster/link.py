@@ -121,17 +121,22 @@ class CollectiveCost:
     Attributes:
         latency: seconds for nothing.
         bandwidth: bytes per second, of the bytes that the slowest rank moves.
+        error: how far the measured times are off this line: root mean square, as a fraction. ``None`` where nobody has
+            measured. For people: plans do not depend on it.
 
     Raises:
-        ClusterError: the bandwidth is not a finite number above 0, or the latency not one of at least 0.
+        ClusterError: the bandwidth is not a finite number above 0, or another figure not one of at least 0.
     """
 
     latency: float
     bandwidth: float
+    error: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "latency", not_negative(self.latency, "CollectiveCost: latency"))
         object.__setattr__(self, "bandwidth", positive(self.bandwidth, "CollectiveCost: bandwidth"))
+        if self.error is not None:
+            object.__setattr__(self, "error", not_negative(self.error, "CollectiveCost: error"))
 
 
 COLLECTIVES = (

@@ -143,7 +143,10 @@ def describe(
     # What has no collective of its own is an exchange: each rank waits for all others.
     exchange = lines["all_to_all/exchange"]
     others = len(everybody) - 1
-    costs = {name: CollectiveCost(latency=line.latency, bandwidth=line.rate) for name, line in lines.items()}
+    costs = {
+        name: CollectiveCost(latency=line.latency, bandwidth=line.rate, error=line.error)
+        for name, line in lines.items()
+    }
     link = Link(bandwidth=exchange.rate, latency=exchange.latency / others)
     # Collectives of programs are waited for at the first use of their results.
     interfering, contending = disturbed
