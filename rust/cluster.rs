@@ -1,5 +1,7 @@
 //! The devices and the links between them.
 
+mod links;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -150,33 +152,6 @@ impl Cluster {
     pub fn capacities(&self) -> Vec<f64> {
         let devices = self.devices().into_iter();
         devices.map(|device| device.memory - device.reserve).collect()
-    }
-
-    /// The link that a collective over all devices is bound by: the least bandwidth and the greatest latency of the
-    /// tree's links.
-    ///
-    /// The link of a group with one member joins nothing and does not count, except where the tree has no other.
-    pub fn bottleneck(&self) -> Link {
-        fn visit(group: &Group, worst: &mut Option<Link>) {
-            if group.members.len() > 1 {
-                *worst = Some(match worst.take() {
-                    None => group.link.clone(),
-                    Some(link) => Link {
-                        bandwidth: link.bandwidth.min(group.link.bandwidth),
-                        latency: link.latency.max(group.link.latency),
-                        ..Link::default()
-                    },
-                });
-            }
-            for member in &group.members {
-                if let Member::Group(group) = member {
-                    visit(group, worst);
-                }
-            }
-        }
-        let mut worst = None;
-        visit(&self.root, &mut worst);
-        worst.unwrap_or_else(|| self.root.link.clone())
     }
 
     /// Checks every figure.

@@ -6,7 +6,8 @@
 //!   the operator's family. Of the bytes, those of sharded operands and results scale by `f`. A device without a
 //!   share does nothing, and layout operators cost nothing.
 //! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth
-//!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]).
+//!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]). Where all devices
+//!   send to all others, those of a host share the host's link ([`crate::cluster::Cluster::exchange_bandwidth`]).
 //! * A composite choice launches one kernel more for each collective inside, and pays for these as for conversions.
 //! * A re-split moves what is not in a device's stretch of the units both before and behind it; nothing, and it makes
 //!   nobody wait, where all shares are equal.
@@ -72,6 +73,8 @@ pub struct CostModel<'a> {
     /// Seconds of an all-reduce of nothing.
     all_reduce_latency: f64,
     link: Link,
+    /// Bytes per second of a device where all send to all others.
+    exchange_bandwidth: f64,
     /// By [`slot`].
     measured: [Option<&'a CollectiveCost>; SLOTS],
     overlap: f64,
@@ -136,6 +139,7 @@ impl<'a> CostModel<'a> {
             gradients,
             all_reduce_latency: 0.0,
             link,
+            exchange_bandwidth: cluster.exchange_bandwidth(),
             measured,
             overlap,
             contention: cluster.contention,

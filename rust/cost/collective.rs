@@ -87,7 +87,11 @@ impl CostModel<'_> {
             Some(CollectiveCost { latency, bandwidth, .. }) => (*latency, *bandwidth),
             None => (
                 self.link.latency * self.messages(conversion, how, participants),
-                self.link.bandwidth,
+                if transfer.spreads() {
+                    self.exchange_bandwidth
+                } else {
+                    self.link.bandwidth
+                },
             ),
         };
         self.bytes_moved(transfer, device).scaled(1.0 / bandwidth, latency)

@@ -1,5 +1,6 @@
 //! Closed forms on hand-made graphs, and slopes against finite differences.
 
+mod hosts;
 mod resplit;
 
 use super::*;

@@ -72,6 +72,13 @@ impl Transfer {
         }
     }
 
+    /// Whether each device sends to all others at once. Shares may be passed on round all devices instead, and re-splits
+    /// move most between neighbours.
+    pub fn spreads(&self) -> bool {
+        let passed_on = self.conversion == Conversion::AllToAll && self.target.is_none();
+        self.implementation == Implementation::Exchange && self.conversion != Conversion::Resplit && !passed_on
+    }
+
     /// The collective of one instruction, whatever its bucket: `None` for all that is no collective.
     pub fn step(graph: &Graph, program: &ValidProgram, step: &Step) -> Option<Self> {
         let Step::Convert {
