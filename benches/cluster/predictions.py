@@ -57,16 +57,24 @@ def without_communication(cluster: hap.Cluster) -> hap.Cluster:
 
 
 def gathering(workload: Workload, cluster: hap.Cluster, *, keep: bool) -> float:
-    """Seconds of FSDP2's collectives, which gloo waits for where they begin: its padded ones, of a unit at a time."""
+    """Seconds of FSDP2's collectives, which gloo waits for where they begin: its padded ones, of a unit at a time.
+
+    Those of the backward go on beside computation.
+    """
     modules = dict(workload.model().named_modules())
     units = [name for name in modules if fnmatch(name, workload.units) and name.count(".") == workload.units.count(".")]
     sizes = [sum(one.numel() * one.itemsize for one in modules[name].parameters()) for name in units]
     sizes.append(sum(one.numel() * one.itemsize for one in modules[""].parameters()) - sum(sizes))
     even = (1,) * len(cluster.devices)
+    gather, scatter = "all_gather/padded", "reduce_scatter/padded"
     found = 0.0
-    for name, times in (("all_gather/padded", 1 if keep else 2), ("reduce_scatter/padded", 1)):
+    for name, beside in (
+        (gather, 0.0),
+        (scatter, cluster.contention),
+        *(() if keep else ((gather, cluster.contention),)),
+    ):
         cost = cluster.collectives[name]
-        found += sum(times * (cost.latency + moved(name, size, even) / cost.bandwidth) for size in sizes if size)
+        found += sum(cost.latency + moved(name, size, even) / cost.bandwidth + beside for size in sizes if size)
     return found
 
 

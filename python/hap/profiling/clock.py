@@ -13,6 +13,8 @@ from hap.runtime.agree import Control
 LEAST, MOST = 5, 100
 # What is shorter is run several times in a row, so that the clock resolves it.
 RESOLVED = 1e-3
+# Rows and columns of what keeps a device busy, a moment each.
+BUSY = 128
 
 Work = Callable[[], object]
 Clock = Callable[[], float]
@@ -69,6 +71,15 @@ def _seconds(work: Work, device: torch.device, count: int, clock: Clock) -> floa
         work()
     finish(device)
     return max(clock() - started, 1e-9) / count
+
+
+def compute_for(seconds: float, device: torch.device) -> None:
+    """Keeps the device busy for so many seconds."""
+    matrix = torch.ones(BUSY, BUSY, device=device)
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        torch.mm(matrix, matrix)
+        finish(device)
 
 
 def finish(device: torch.device) -> None:

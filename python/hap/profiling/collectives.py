@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -17,7 +18,7 @@ import torch
 from hap import _core
 from hap.balance import largest_remainder
 from hap.cluster import Cluster, CollectiveCost, Device, Link
-from hap.profiling.clock import once, quartile, rounds
+from hap.profiling.clock import compute_for, finish, once, quartile, rounds
 from hap.profiling.fit import Line, fit
 from hap.program import Convert, InputInstruction, OutputInstruction, Program
 from hap.runtime import collectives
@@ -49,13 +50,15 @@ def measure(
     *,
     seconds: float,
     sizes: Sequence[int] = SIZES,
+    busy: float = 0.0,
     estimate: Callable[[Sequence[float]], float] = quartile,
     advance: Callable[[], object] = lambda: None,
 ) -> dict[str, Line]:
     """Measures some of :data:`hap.cluster.COLLECTIVES` on all ranks, in turns, for about so many seconds.
 
-    The time of a collective is that of its slowest rank; ``estimate`` makes one of those of all rounds. ``sizes`` are
-    bytes of the tensors, ascending. ``advance`` is called after each round.
+    Each begins when the last rank does, ``busy`` seconds of computation after all ranks have met, and ends when all
+    have; ``estimate`` makes one time of those of all rounds. ``sizes`` are bytes of the tensors, ascending.
+    ``advance`` is called after each round.
     """
     amounts: list[tuple[str, float]] = []
     works: list[tuple[Collective, float]] = []
@@ -70,13 +73,22 @@ def measure(
             tried.append(sum(taken))
             amounts.extend((name, moved(name, size, units)) for units, _ in every)
             works.extend((work, time) for (_, work), time in zip(every, taken, strict=True))
-    found: list[list[float]] = []
-    for times in rounds(works, device, seconds=seconds, ranks=control):
-        found.append(times)
+    spans: list[tuple[float, float]] = []
+
+    def spanned(work: Collective) -> None:
+        met = time.perf_counter()
+        compute_for(busy, device)
+        begun = time.perf_counter()
+        work()
+        finish(device)
+        spans.append((begun - met, time.perf_counter() - met))
+
+    timed = [(partial(spanned, work), taken) for work, taken in works]
+    for _ in rounds(timed, device, seconds=seconds, ranks=control):
         advance()
-    everybody = control.gather(found, "timing collectives")
-    slowest = [[max(times) for times in zip(*ranks, strict=True)] for ranks in zip(*everybody, strict=True)]
-    estimates = [estimate(times) for times in zip(*slowest, strict=True)]
+    everybody = control.gather(spans, "timing collectives")
+    times = [max(end for _, end in ranks) - max(begun for begun, _ in ranks) for ranks in zip(*everybody, strict=True)]
+    estimates = [estimate(times[number :: len(works)]) for number in range(len(works))]
     points = {
         name: [(amount, time) for (which, amount), time in zip(amounts, estimates, strict=True) if which == name]
         for name in names

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from hap.profiling.clock import LEAST, MOST, finish, once
+from hap.profiling.clock import LEAST, MOST, compute_for, finish, once
 from hap.runtime.agree import Control
 from hap.runtime.group import Group, wait
 from hap.runtime.requests import AllReduce
@@ -39,11 +39,13 @@ class Sample:
     slowed: float
 
 
-def measure(group: Group, control: Control, device: torch.device, *, seconds: float) -> tuple[float, float]:
+def measure(
+    group: Group, control: Control, device: torch.device, *, seconds: float, busy: float = 0.0
+) -> tuple[float, float]:
     """A cluster's ``interference`` (0 to 1) and ``contention`` (seconds), the same on all ranks.
 
     Measured by all-reduces alone, matrix products alone, and products until an all-reduce has ended, in turns, for
-    about so many seconds.
+    about so many seconds; all ranks compute for ``busy`` seconds before each all-reduce.
     """
     width = WIDTH[device.type != "cpu"]
     matrix = torch.ones(width, width, device=device)
@@ -60,16 +62,17 @@ def measure(group: Group, control: Control, device: torch.device, *, seconds: fl
         over = len(found) >= LEAST and time.perf_counter() - started > seconds
         if max(control.numbers((over,), "timing computation beside communication"))[0]:
             break
-        found.append([_sample(group, control, matrix, buffer) for buffer in buffers])
+        found.append([_sample(group, control, matrix, buffer, busy) for buffer in buffers])
     everybody = control.gather(found, "comparing computation beside communication")
     return summary([[list(size) for size in zip(*rounds, strict=True)] for rounds in everybody])
 
 
-def _sample(group: Group, control: Control, matrix: torch.Tensor, buffer: torch.Tensor) -> Sample:
+def _sample(group: Group, control: Control, matrix: torch.Tensor, buffer: torch.Tensor, busy: float) -> Sample:
     device = matrix.device
     _product(matrix)
     finish(device)
     control.numbers((0,), "waiting for all ranks")
+    compute_for(busy, device)
     began = time.perf_counter()
     _reduced(group, buffer)
     finish(device)
@@ -80,6 +83,7 @@ def _sample(group: Group, control: Control, matrix: torch.Tensor, buffer: torch.
         count += 1
     product = (time.perf_counter() - began) / count
     control.numbers((0,), "waiting for all ranks")
+    compute_for(busy, device)
     count, under_way, began = 0, 0.0, time.perf_counter()
     _, works = group.issue(AllReduce(buffer), asynchronous=True)
     while not count or not all(work.is_completed() for work in works):

@@ -37,8 +37,9 @@ OVERLAPS = 0.2
 # Ranks on equal hardware whose times differ by less are equal.
 NOISE = 1.15
 # A process that has its processor for less of the time is kept from it on purpose: what takes longer in between is as
-# much a part of a collective's time as any other.
-WHOLE = 0.9
+# much a part of a collective's time as any other. In a step it has just computed, so that its quota is used up: so many
+# seconds of computation see to that.
+WHOLE, BUSY = 0.9, 0.03
 # Fits that are off by more are told of.
 POOR_FIT = 0.25
 
@@ -105,16 +106,16 @@ def profile(
         )
         bar.update(task, description="collectives")
         shared = min(control.gather(share, "comparing shares of processors")) < WHOLE
-        estimate = statistics.fmean if shared else quartile
+        estimate, busy = (statistics.fmean, BUSY) if shared else (quartile, 0.0)
         sizes = collectives.FEW_SIZES if quick else collectives.SIZES
         lines = collectives.measure(
             names, group, control, where,
-            seconds=transfer_seconds, sizes=sizes, estimate=estimate, advance=advance,
+            seconds=transfer_seconds, sizes=sizes, busy=busy, estimate=estimate, advance=advance,
         )  # fmt: skip
         bar.update(task, description="both at once")
         disturbed = (0.0, 0.0)
         if names:
-            disturbed = interference.measure(group, control, where, seconds=OVERLAPS * transfer_seconds)
+            disturbed = interference.measure(group, control, where, seconds=OVERLAPS * transfer_seconds, busy=busy)
     everybody = control.gather(Measured(machine(where), slowed(points, share)), "exchanging measurements")
     for name, line in lines.items():
         level = logging.WARNING if line.error > POOR_FIT and control.rank == 0 else logging.DEBUG
