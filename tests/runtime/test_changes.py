@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -58,6 +59,45 @@ def test_module_changed_afterwards(change: Any, message: str) -> None:
     model(*args)
     change(model)
     with pytest.raises(HapError, match=message):
+        model(*args)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_module_itself_may_get_forward_hooks(traced: bool) -> None:
+    module, args, _ = models.mlp(torch.float32)
+    if traced:
+        module.register_forward_hook(lambda _, args, output: output + 1.0)
+    plain: Any = copy.deepcopy(module)
+    model = hap.parallelize(module, jobs.cluster(1), args)
+    seen: list[str] = []
+
+    def doubled(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        seen.append("before")
+        return (args[0] * 2.0, *args[1:]), kwargs
+
+    for one in (model, plain):
+        one.register_forward_pre_hook(doubled, with_kwargs=True)
+        one.register_forward_hook(lambda _, args, output: output * args[0].amax())
+        one.register_forward_hook(lambda _, args, kwargs, output: seen.append("after"), with_kwargs=True)
+        loss = one(*args)
+        loss.backward()
+        assert seen == ["before", "after"]
+        seen.clear()
+    assert loss.item() == pytest.approx(model(*args).item(), rel=1e-6)
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name).grad, parameter.grad)
+    model.register_full_backward_hook(lambda *_: None)
+    with pytest.raises(HapError, match=r"_backward_hooks\) was added"):
+        model(*args)
+
+
+@pytest.mark.parametrize("add", ["register_forward_pre_hook", "register_forward_hook"])
+def test_no_hook_between_those_of_the_graph(add: str) -> None:
+    module, args, _ = models.mlp(torch.float32)
+    getattr(module, add)(lambda *_: None)
+    model = hap.parallelize(module, jobs.cluster(1), args)
+    getattr(model, add)(lambda *_: None, prepend=True)
+    with pytest.raises(HapError, match=r"hook of .* was added"):
         model(*args)
 
 

@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+from hap.runtime.hooks import Hooks
+
+_BEFORE, _AFTER = "_forward_pre_hooks", "_forward_hooks"
+_HOOKS = (_BEFORE, _AFTER, "_backward_pre_hooks", "_backward_hooks")
 # Followed, or seen by the hooks themselves.
 _IGNORED = ("training", "_is_full_backward_hook")
 _LATER = "after hap.parallelize took the module"
@@ -44,12 +47,22 @@ class _Part:
             return False
         for name, before in zip(_HOOKS, self.hooks, strict=True):
             hooks = found[name]
-            if (hooks or before) and tuple(hooks) != before:
+            if (hooks or before) and self.traced(name, hooks) != before:
                 return False
         try:
             return self.now(found) == self.before
         except KeyError:
             return False
+
+    def traced(self, name: str, hooks: Mapping[int, Any]) -> tuple[int, ...]:
+        """Of hooks those that must be as they were; the module itself may get some that run outside of the graph.
+
+        Where the graph begins with hooks there is no place for more between them and the forward.
+        """
+        before = self.hooks[_HOOKS.index(name)]
+        if not self.path and (name == _AFTER or (name == _BEFORE and not before)):
+            return tuple(hooks)[: len(before)]
+        return tuple(hooks)
 
     def change(self) -> str:
         """What has changed, in words."""
@@ -63,7 +76,7 @@ class _Part:
             if id(parameter) != address:
                 return f'the parameter "{prefix}{name}" was replaced by another (load values with load_state_dict)'
         for name, before in zip(_HOOKS, self.hooks, strict=True):
-            if tuple(getattr(self.part, name)) != before:
+            if self.traced(name, getattr(self.part, name)) != before:
                 return f'a hook of "{self.path or type(self.part).__name__}" ({name}) was added or removed'
         found = vars(self.part)
         for name, value in self.plain.items():
@@ -97,6 +110,14 @@ class Changes:
                 what = f'the tensor "{path}", which the forward reads, {change}'
                 return f"{what} {_LATER}: make it a buffer or an input, or change it before"
         return None
+
+    def later_hooks(self) -> tuple[Hooks, Hooks]:
+        """Forward hooks that the module itself has got since, which run before and after the graph."""
+        root = self._parts[0]
+        before, after = (
+            [*getattr(self._module, name).items()][len(root.hooks[_HOOKS.index(name)]) :] for name in (_BEFORE, _AFTER)
+        )
+        return before, after
 
     def watch(self, plain: Mapping[str, str], traced: nn.Module) -> None:
         """Compares from now on the plain tensors that a trace reads, which are its constants, too.

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hap.errors import HapError
+from hap.runtime import hooks
 from hap.runtime.alike import check_alike
 from hap.runtime.call import run
 from hap.runtime.drift import Drift
@@ -28,13 +29,18 @@ class ParallelModule(nn.Module):
     """What :func:`parallelize` adds to a module's class.
 
     The module keeps its hierarchy, its parameters' names and its state; parameters are this rank's shards. Calls run
-    the lowered graph; hooks on the module's forward are part of it.
+    the lowered graph; forward hooks that the module had are part of it, and those that it gets later run around it.
     """
 
     _hap_session: Session
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's output: the loss on every rank, other outputs as :class:`hap.ShardedTensor` beside a loss."""
+        if self._forward_pre_hooks or self._forward_hooks:
+            return hooks.call(self, self._hap_run, *self._hap_session.changes.later_hooks(), args, kwargs)
+        return self._hap_run(*args, **kwargs)
+
+    def _hap_run(self, *args: Any, **kwargs: Any) -> Any:
         session = self._hap_session
         if not session.compared:
             check_alike(session.control, args, kwargs)
@@ -42,8 +48,8 @@ class ParallelModule(nn.Module):
         return run(session, *padded(session.padding, session.control, args, kwargs))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As calling the module."""
-        return self(*args, **kwargs)
+        """As calling the module, but for forward hooks that it got later."""
+        return self._hap_run(*args, **kwargs)
 
     @property
     def plan(self) -> Plan | None:

@@ -92,9 +92,10 @@ def parallelize(
     ranks then raise an error that names the first one, its operator and source line.
 
     The module is traced as it is now. Afterwards ``train()``, ``eval()`` and ``requires_grad_()`` are followed. Other
-    changes raise at the next call: numbers and texts in attributes of modules, submodules, hooks, plain tensors that
-    the forward reads. Not noticed are other values in lists, dicts, globals and the user's own objects, and writes
-    through ``.data`` or NumPy: to change these, parallelize again.
+    changes raise at the next call: numbers and texts in attributes of modules, submodules, hooks (but for forward hooks
+    that the module itself gets later, which run around the call), plain tensors that the forward reads. Not noticed are
+    other values in lists, dicts, globals and the user's own objects, and writes through ``.data`` or NumPy: to change
+    these, parallelize again.
 
     Args:
         module: the module, with its parameters in memory, or on the meta device: then each rank makes its shards only,
