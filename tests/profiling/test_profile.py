@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from dataclasses import dataclass
 from unittest import mock
 
 import pytest
@@ -66,6 +67,13 @@ def test_a_machine_that_changes_its_speed_is_told_of(caplog):
         points, _ = operators.measure((), CPU, seconds=1.0)
     assert points == {"memory": ((1.0, 1.0), (2.0, 2.0))}
     assert "changed by 30%" in caplog.text
+
+
+def test_operators_take_as_long_as_heavy_ones_usually_do():
+    # By round: a heavy one, and another, which takes its least time as often as it likes.
+    rounds = [[1.0, 5.0], [1.2, 5.0], [1.2, 9.0], [1.3, 5.0], [30.0, 5.0]]
+    assert operators._usual(rounds, [1.0, 5.0], [True, False]) == 1.2
+    assert operators._usual(rounds, [1.0, 5.0], [False, False]) == 1.0
 
 
 def test_a_process_that_has_its_processor_for_a_part_of_the_time_is_slower():
@@ -185,6 +193,51 @@ def test_computation_and_communication_that_slow_each_other():
     assert cluster.contention == 0.5
     assert (cluster.interference, cluster.overlap, cluster.hidden) == (0.25, 1.0, 0.75)
     assert hap.Cluster(["V100"] * 2, link=cluster.link, overlap=1.0, interference=0.25).hidden == 0.75
+
+
+@dataclass
+class Simulated:
+    """A group whose all-reduces take so long by its own clock, alone and beside products, which it slows."""
+
+    alone: float
+    beside: float
+    product: float
+    slowed: float
+    now: float = 0.0
+    ends: float = 0.0
+    all_reduces: int = 0
+
+    def issue(self, request, *, asynchronous):
+        assert asynchronous
+        self.all_reduces += 1
+        self.ends = self.now + (self.beside if self.all_reduces > 1 else self.alone)
+        return None, [self]
+
+    def is_completed(self):
+        return self.now >= self.ends
+
+    def multiply(self, matrix):
+        self.now += self.product if self.is_completed() else self.slowed
+
+    def wait(self, works):
+        assert works == [self]
+        self.now = max(self.now, self.ends)
+
+    def sample(self):
+        with (
+            mock.patch.object(interference, "time", mock.Mock(perf_counter=lambda: self.now)),
+            mock.patch.object(interference, "_product", self.multiply),
+            mock.patch.object(interference, "wait", self.wait),
+        ):
+            return interference._sample(self, mock.Mock(), torch.ones(1), torch.zeros(1))
+
+
+def test_an_all_reduce_and_products_are_timed_alone_and_beside_each_other():
+    # Products begin at 0, 2, 4 and 6; during the last one it ends.
+    assert Simulated(alone=4.0, beside=7.0, product=1.0, slowed=2.0).sample() == interference.Sample(4.0, 6.0, 1.0, 2.0)
+    assert Simulated(alone=4.0, beside=4.0, product=1.0, slowed=1.0).sample() == interference.Sample(4.0, 3.0, 1.0, 1.0)
+    # One product at least.
+    assert Simulated(alone=0.5, beside=0.0, product=1.0, slowed=9.0).sample() == interference.Sample(0.5, 0.0, 1.0, 1.0)
 
 
 def test_the_machine_is_described():

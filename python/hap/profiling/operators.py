@@ -123,9 +123,9 @@ def measure(
 
 
 def _usual(every_round: Sequence[Sequence[float]], least: Sequence[float], heavy: Sequence[bool]) -> float:
-    """How many times longer than at least the heavy operators take, in the mean of all rounds."""
+    """How many times longer than at least the heavy operators take in the middle one of all rounds."""
     totals = [sum(itertools.compress(times, heavy)) for times in every_round]
-    return statistics.fmean(totals) / sum(itertools.compress(least, heavy)) if any(heavy) else 1.0
+    return statistics.median(totals) / sum(itertools.compress(least, heavy)) if any(heavy) else 1.0
 
 
 def _tell_of_other_work(lots: Sequence[Sequence[Sequence[float]]]) -> None:
