@@ -85,10 +85,10 @@ def test_images(two):
 
 def test_resuming_on_another_cluster(two, tmp_path):
     options = ("--batch=3", "--save-every=2")
-    first = losses(output(2, "resume.py", tmp_path / "run", "--steps=2", *options, *two))
-    cluster(3).save(tmp_path / "three.json")
-    three = ("--cluster", tmp_path / "three.json")
-    printed = output(3, "resume.py", tmp_path / "run", "--steps=4", *options, *three)
+    cluster(1).save(tmp_path / "one.json")
+    one = ("--cluster", tmp_path / "one.json")
+    first = losses(output(1, "resume.py", tmp_path / "run", "--steps=2", *options, *one))
+    printed = output(2, "resume.py", tmp_path / "run", "--steps=4", *options, *two)
     assert "goes on from step 2" in printed
     assert len(first) == 2
     assert losses(printed)[-1] < min(first)
