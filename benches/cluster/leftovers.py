@@ -39,13 +39,17 @@ def folder_of(name: str) -> Path:
 
 def kill(name: str) -> None:
     """Kills the cluster's processes and waits for their end."""
-    start = time.monotonic()
-    while (left := list(processes(name))) or (_starting() and time.monotonic() < start + PATIENCE / 10):
-        if time.monotonic() > start + PATIENCE:
-            break
+    start, seen = time.monotonic(), True
+    # Two looks in a row must find nothing: what starts just then may be missed by one.
+    while time.monotonic() < start + PATIENCE:
+        starting = _starting() and time.monotonic() < start + PATIENCE / 10
+        left = list(processes(name))
         for number in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
+        if not (seen or starting or left):
+            return
+        seen = bool(starting or left)
         time.sleep(0.02)
 
 

@@ -45,7 +45,9 @@ def predictions(
         found["fsdp2"] = computing + gathering(workload, cluster, keep=keep)
     if workload.tensor:
         only = by_hand(workload, axes, waiting.constraints)
-        found["tensor"] = baseline(waiting, "tensor", only, waiting.even).seconds
+        by_name = baseline(waiting, "tensor", only, waiting.even)
+        assert by_name.candidate is not None, "people write it so"
+        found["tensor"] = by_name.seconds
     found["hap"] = plan.predicted_time
     return found
 
@@ -93,10 +95,12 @@ def by_hand(workload: Workload, axes: AxisGraph, given: Constraints) -> Constrai
         # Gradients are added up before they are reduced.
         if layout or (operator.phase == "backward" and operator.target == torch.ops.aten.add.Tensor):
             continue
-        if weight is None or not styles:
-            for result in results if not styles else ():
+        if not styles:
+            for result in results:
                 parts = (f"S{number}" for number in range(len(axes.occurrences[result])))
                 placements[graph.tensors[result].name] = ("R", *parts)
+            continue
+        if weight is None:
             continue
         dimension = 0 if styles[0] is ColwiseParallel else 1
         occurrences = axes.occurrences[weight]

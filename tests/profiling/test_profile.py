@@ -229,7 +229,7 @@ class Simulated:
             mock.patch.object(interference, "_product", self.multiply),
             mock.patch.object(interference, "wait", self.wait),
         ):
-            return interference._sample(self, mock.Mock(), torch.ones(1), torch.zeros(1))
+            return interference._sample(self, mock.Mock(), torch.ones(1), torch.zeros(1), 0.0)
 
 
 def test_an_all_reduce_and_products_are_timed_alone_and_beside_each_other():
@@ -238,6 +238,19 @@ def test_an_all_reduce_and_products_are_timed_alone_and_beside_each_other():
     assert Simulated(alone=4.0, beside=4.0, product=1.0, slowed=1.0).sample() == interference.Sample(4.0, 3.0, 1.0, 1.0)
     # One product at least.
     assert Simulated(alone=0.5, beside=0.0, product=1.0, slowed=9.0).sample() == interference.Sample(0.5, 0.0, 1.0, 1.0)
+
+
+def test_a_collective_lasts_from_when_the_last_rank_begins_until_the_last_has_ended():
+    early, late = [(1.0, 7.0), (0.0, 2.0)], [(3.0, 6.5), (0.5, 1.5)]
+    times = collectives._times
+    assert times([early, late]) == times([late, early]) == [4.0, 1.5]
+
+
+def test_a_device_is_kept_busy_for_so_long():
+    for seconds in (0.0, 0.05):
+        began = time.perf_counter()
+        clock.compute_for(seconds, CPU)
+        assert time.perf_counter() - began >= seconds
 
 
 def test_the_machine_is_described():

@@ -35,6 +35,8 @@ SKEW = 2.0
 LARGEST = 0.02
 # That rate shows where it takes so many times as long as the smallest; else what was fitted were a latency alone.
 SHOWS = 2.0
+# Nor are more sizes tried where two and more have taken this part of all the time.
+TOGETHER = 0.1
 # Units of an axis by rank, on average; bytes of an element.
 UNITS = 16
 ELEMENT = 4
@@ -67,6 +69,8 @@ def measure(
         for before, size in zip((0, *sizes), sizes, strict=False):
             if tried and tried[-1] > SHOWS * tried[0] and tried[-1] * size / before > LARGEST * seconds:
                 break
+            if len(tried) > 1 and sum(tried) > TOGETHER * seconds:
+                break
             every = [(units, _work(name, size, units, group, device)) for units in _splits(group.size)]
             # All ranks know the same times, and stop together.
             taken = [max(control.gather(once(work, device), "timing a collective")) for _, work in every]
@@ -87,13 +91,22 @@ def measure(
     for _ in rounds(timed, device, seconds=seconds, ranks=control):
         advance()
     everybody = control.gather(spans, "timing collectives")
-    times = [max(end for _, end in ranks) - max(begun for begun, _ in ranks) for ranks in zip(*everybody, strict=True)]
+    times = _times(everybody)
     estimates = [estimate(times[number :: len(works)]) for number in range(len(works))]
     points = {
         name: [(amount, time) for (which, amount), time in zip(amounts, estimates, strict=True) if which == name]
         for name in names
     }
     return _lines(points)
+
+
+def _times(everybody: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
+    """How long each collective took, from when each rank says that it has begun and ended since all have met.
+
+    Ranks do not leave their meeting at quite the same time: by as much it may be off.
+    """
+    every = zip(*everybody, strict=True)
+    return [max(ended for _, ended in ranks) - max(begun for begun, _ in ranks) for ranks in every]
 
 
 def _lines(points: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Line]:

@@ -30,13 +30,12 @@ PIECES = 16
 POOL = (2**24, 2**26)
 # Different ones among them.
 NUMBERS = 2**16
-# All is measured in so many lots of at least so many rounds, each with results, and what it does not take out of that
-# memory, elsewhere in a page of so many bytes: where addresses clash in the caches, some kernels take several times as
-# long.
+# All is measured in so many lots of at least so many rounds, each with results, and what heavy operators read,
+# elsewhere in a page of so many bytes: where addresses clash in the caches, some kernels take several times as long.
 LOTS, ROUNDS, PAGE = 5, 1, 4096
 # The C library asks the system for each piece of memory that is larger than all it got back, up to so many bytes.
 KEPT = 2**25 - 2**12
-# Families that compute more than they touch: where their memory lies does not matter.
+# Families that compute more than they touch. Operands of the others lie in turns in the larger memory.
 HEAVY = ("matmul", "attention", "convolution")
 # Lots of so many rounds whose times differ by more are told of.
 COMPARABLE, OTHER_WORK = 3, 0.25

@@ -34,6 +34,8 @@ OPERATORS, TRANSFERS = 35.0, 35.0
 QUICK_OPERATORS, QUICK_TRANSFERS = 2.0, 2.0
 # Of the seconds for collectives, those beside for computation that overlaps them.
 OVERLAPS = 0.2
+# Changes whenever the same machine would be measured otherwise: what was measured before is not used any more.
+METHOD = 2
 # Ranks on equal hardware whose times differ by less are equal.
 NOISE = 1.15
 # A process that has its processor for less of the time is kept from it on purpose: what takes longer in between is as
@@ -106,7 +108,7 @@ def profile(
         )
         bar.update(task, description="collectives")
         shared = min(control.gather(share, "comparing shares of processors")) < WHOLE
-        estimate, busy = (statistics.fmean, BUSY) if shared else (quartile, 0.0)
+        estimate, busy = (statistics.fmean, 0.0 if quick else BUSY) if shared else (quartile, 0.0)
         sizes = collectives.FEW_SIZES if quick else collectives.SIZES
         lines = collectives.measure(
             names, group, control, where,
@@ -223,7 +225,7 @@ def _device(measured: Measured, memory: float) -> Device:
 
 
 def fingerprint(device: torch.device, control: Control) -> str:
-    """SHA-256 of the hardware of all ranks in order, of torch, and of what is measured; the same on all ranks."""
+    """SHA-256 of the hardware of all ranks in order, of torch, and of what is measured how; the same on all ranks."""
     mine = machine(device)
-    known = (FAMILIES, mine.host, mine.name, mine.memory, mine.threads, mine.torch)
+    known = (METHOD, FAMILIES, mine.host, mine.name, mine.memory, mine.threads, mine.torch)
     return hashlib.sha256(repr(control.gather(known, "comparing hardware")).encode()).hexdigest()
