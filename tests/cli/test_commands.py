@@ -9,10 +9,11 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import hap
-from hap.cli import app, results
+from hap.cli import app, make, results
 from hap.cluster import CollectiveCost
 
 ROOT = Path(__file__).parents[2]
@@ -142,9 +143,17 @@ def test_check_tells_equal_from_different():
     assert "NOT equal" in text
     # Equal as far as the model's own float32 goes, and told so.
     text, _ = run("check", f"{MODEL}:casting", *DEVICES, "--require-axis", "batch")
-    assert "equal to one device within 1e-05, as the model itself computes in float32: 1 program, " in text
+    assert "equal to one device within 1.19e-05, as the model itself computes in float32: 1 program, " in text
     found = run_json("check", f"{MODEL}:casting", *DEVICES, "--require-axis", "batch")
     assert 1e-9 < found["error"] < found["tolerance"]
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "float16", "bfloat16"])
+def test_no_precision_hides_the_loss_of_a_devices_summand(precision):
+    rounding = torch.finfo(getattr(torch, precision)).eps
+    for error, equal in ((rounding, True), (0.1, False)):
+        found = hap.CheckResult(error, {"loss": error}, 1.0, (), 1, precision)
+        assert make.checked(found, None).equal is equal
 
 
 def test_devices_that_are_known_and_a_clusters(tmp_path):

@@ -371,3 +371,25 @@ def test_example_inputs_that_are_no_arguments(inputs: Any, kwargs: Any, message:
     for function in (hap.check, hap.plan, hap.parallelize):
         with pytest.raises(TraceError, match=message):
             function(nn.Linear(4, 3), devices=jobs.cluster(1), **given)
+
+
+class Masked(nn.Module):
+    """Masks in float32, of truth values and a constant."""
+
+    def __init__(self, rounds: bool) -> None:
+        super().__init__()
+        self.rounds = rounds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.shape[0])
+        mask = torch.triu(torch.full((x.shape[0], x.shape[0]), -1e9, dtype=torch.float32), 1)
+        mask = mask + (1.0 - (places > 2).to(torch.float32)) * -1e9
+        if self.rounds:
+            mask = mask + places.to(torch.float32).sqrt()
+        return ((x @ x.T + mask).softmax(-1) @ x).square().mean()
+
+
+@pytest.mark.parametrize(("rounds", "precision"), [(False, "float64"), (True, "float32")])
+def test_precision_is_of_what_is_rounded(rounds: bool, precision: str) -> None:
+    example = torch.randn(6, 4, requires_grad=True)
+    assert hap.check(Masked(rounds), devices=["V100", "P100"], example_inputs=(example,)).precision == precision

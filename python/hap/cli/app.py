@@ -8,17 +8,12 @@ from contextlib import nullcontext
 from enum import Enum
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hap.cli.ends import DIFFERENT, print_result, reporting, settings
 from hap.errors import HapError
-
-if TYPE_CHECKING:
-    import hap
-    from hap.explain import Explanation
-    from hap.planning.pins import Pins
 
 app = typer.Typer(
     name="hap",
@@ -239,6 +234,7 @@ def explain(
     import hap
     from hap import explain as of
     from hap.cli import show
+    from hap.cli.anew import with_model
     from hap.cli.arguments import read_pins
 
     if other is not None:
@@ -255,45 +251,8 @@ def explain(
     planned = hap.Plan.load(plan)
     found = of.explain(planned, module=module, op=op, axis=axis)
     if model is not None:
-        found = _with_model(planned, found, model, op, axis, what_if, pins)
+        found = with_model(planned, found, model, op, axis, what_if, pins)
     print_result(found, as_json, show.explanation)
-
-
-def _with_model(
-    plan: hap.Plan,
-    found: Explanation,
-    model: str,
-    op: str | None,
-    axis: str | None,
-    what_if: bool,
-    pins: tuple[Pins, Pins] | None,
-) -> Explanation:
-    """The explanation with what needs the model."""
-    import msgspec
-
-    from hap import explain as of
-    from hap.cli.arguments import read_model
-    from hap.planning.progress import Progress
-
-    if op is not None and len(found.operators) != 1:
-        names = ", ".join(each.name for each in found.operators[:10])
-        raise HapError(f"--op: alternatives are told of one operator; {op} fits {len(found.operators)}: {names}")
-    module, args, kwargs = read_model(model)
-    with Progress() as shown:
-        shown.update("tracing")
-        axes = of.graph_of(plan, module, args, kwargs)
-    again = []
-    if op is None and axis is not None and what_if:
-        again = [of.without_axis(plan, axes, axis)]
-    if pins is not None:
-        again = [of.with_pins(plan, axes, *pins)]
-    if op is None:
-        return msgspec.structs.replace(found, what_if=again)
-    (operator,) = found.operators
-    if what_if:
-        again = [of.without_choice(plan, axes, operator.name, operator.axis)]
-    alternatives = of.alternatives(plan, axes, operator.name)
-    return msgspec.structs.replace(found, what_if=again, alternatives=alternatives)
 
 
 @app.command()

@@ -97,7 +97,7 @@ def checked(console: Console, found: results.Checked) -> None:
     verdict = "equal" if found.equal else "NOT equal"
     own = "" if found.precision == "float64" else f", as the model itself computes in {found.precision}"
     console.print(
-        f"{verdict} to one device within {found.tolerance:.1g}{own}: {found.programs} "
+        f"{verdict} to one device within {found.tolerance:.3g}{own}: {found.programs} "
         f"program{'s' * (found.programs != 1)}, {found.sharded_flops:.1%} of FLOPs shared"
     )
 
@@ -138,7 +138,7 @@ def explanation(console: Console, found: Explanation) -> None:
         console.print()
         table(console, titles, rows)
     console.print()
-    devices = groupby(found.devices, key=lambda each: _spent(each))
+    devices = groupby(found.devices, key=_spent)
     titles = ("device", "computes", "sends meanwhile", "only sends", "waits", "memory at peak", "limited by")
     table(console, titles, ((_alike([*group]), *spent) for spent, group in devices))
     if len(found.operators) > DETAILED:
@@ -198,7 +198,7 @@ def _outcome(what: WhatIf) -> str:
     """The step of the plan so made, beside the plan."""
     if what.after is None:
         return str(what.obstacle)
-    better = "; less than the plan, which so is not the best there is" if what.after < what.before else ""
+    better = "; faster than the plan, which is therefore not the best there is" if what.after < what.before else ""
     return f"{seconds_text(what.after)} ({what.after / what.before:.2f} x{better})"
 
 

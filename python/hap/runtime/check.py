@@ -62,7 +62,8 @@ class CheckResult:
         replicated: operators that every device computes whole, because no rule covers them.
         programs: number of programs that were run.
         precision: the coarsest element type that the module computes in when its parameters and inputs are in float64,
-            such as ``float32`` where it casts to that on its own. Errors are some roundings of it.
+            such as ``float32`` where it casts to that on its own. Errors are some roundings of it. Masks made of truth
+            values and constants do not count.
     """
 
     error: float
@@ -197,8 +198,21 @@ def check(
 
 
 def _precision(graph: Graph) -> str:
-    """The coarsest element type of a graph's floating-point tensors."""
-    types = {each.dtype for each in graph.tensors if each.dtype.is_floating_point or each.dtype.is_complex}
+    """The coarsest floating-point element type that a graph's operators round to.
+
+    A mask of truth values and constants is exact in any type, and so does not count.
+    """
+    exact = {number for number, each in enumerate(graph.tensors) if each.dtype == torch.bool}
+    types = set()
+    for operator in graph.operators:
+        results = {result for result in operator.results if result is not None}
+        if operator.target is torch.ops.aten.full.default or (
+            operator.operands and exact.issuperset(operator.operands)
+        ):
+            exact |= results
+        else:
+            made = {graph.tensors[result].dtype for result in results}
+            types |= {each for each in made if each.is_floating_point or each.is_complex}
     coarsest = max((each.to_real() for each in types), key=lambda real: torch.finfo(real).eps, default=torch.float64)
     return str(coarsest).removeprefix("torch.")
 
