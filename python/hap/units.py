@@ -32,10 +32,10 @@ def listed(names: Iterable[str]) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
-def counted(names: Iterable[str]) -> list[str]:
-    """Runs of equal names as ``2 x V100``."""
+def counted(names: Iterable[str], text: str = "{} x {}") -> list[str]:
+    """Runs of equal names as ``2 x V100``, or as ``text`` with the count and the name."""
     runs = ((name, sum(1 for _ in run)) for name, run in groupby(names))
-    return [f"{count} x {name}" if count > 1 else name for name, count in runs]
+    return [text.format(count, name) if count > 1 else name for name, count in runs]
 
 
 def runs_text(ranks: Sequence[int]) -> str:

@@ -92,7 +92,7 @@ def test_a_plan_prints_a_header_and_the_program():
         "# link: 1 GB/s, latency 10 us",
         "# predicted step 12.3 ms, at least 12 ms (optimality gap 2.50%, search gap 0.00%, lost to rounding 0.10%)",
         "# baselines: ddp_even 20 ms, zero3_even does not fit, tensor_even not possible here",
-        "# predicted memory: 2 x 1.00 GiB of 13.97 GiB, 1.00 MiB of 8.00 GiB",
+        "# predicted memory: 2 x (1.00 GiB of 13.97 GiB), 1.00 MiB of 8.00 GiB",
         "# split 4 4 0: batch",
         "# split 1 1 1: hidden",
     ]

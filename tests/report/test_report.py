@@ -11,6 +11,7 @@ import hap
 from hap import report
 from hap.errors import PlanError
 from hap.report.data import contents
+from hap.report.page import _named as named
 from tests.report.plans import HOSTILE, plan
 
 VOID = {"meta", "link", "input", "br", "img"}
@@ -95,6 +96,12 @@ def test_it_says_what_the_plan_says(made, page):
     text = " ".join(text for _, text in Page(page).texts)
     for name in ("V100", HOSTILE, *made.baselines):
         assert name in text
+
+
+def test_strategies_that_are_not_known_keep_their_names():
+    assert named("ddp_even") == "DDP, even shares (ddp_even)"
+    for unknown in ("pipeline", "pipeline_even", "ddp_odd"):
+        assert named(unknown) == unknown
 
 
 def test_equal_plans_give_equal_pages(made, page, tmp_path):

@@ -101,6 +101,24 @@ def test_no_hook_between_those_of_the_graph(add: str) -> None:
         model(*args)
 
 
+def test_no_pre_hook_behind_those_of_the_graph_and_the_error_says_why() -> None:
+    module, args, _ = models.mlp(torch.float32)
+    module.register_forward_pre_hook(lambda *_: None)
+    model = hap.parallelize(module, jobs.cluster(1), args)
+    model.register_forward_pre_hook(lambda *_: None)
+    with pytest.raises(HapError, match=r"\(_forward_pre_hooks\) was added .*part of the graph, which has no place"):
+        model(*args)
+
+
+@pytest.mark.parametrize("wrong", [{}, [(), {}], ((), {}, 0)])
+def test_what_a_pre_hook_with_keyword_arguments_may_return(wrong: Any) -> None:
+    module, args, _ = models.mlp(torch.float32)
+    model = hap.parallelize(module, jobs.cluster(1), args)
+    model.register_forward_pre_hook(lambda *_: wrong, with_kwargs=True)
+    with pytest.raises(RuntimeError, match=r"None or a tuple \(args, kwargs\)"):
+        model(*args)
+
+
 class Scaled(nn.Module):
     """Reads plain tensors: attributes of the module, one of an object, a global; and leaves one alone."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import weakref
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 
 import hap
+from hap.cluster import CollectiveCost
 from hap.errors import HapError, PlanError, RuntimeMismatchError
 from hap.runtime import alike
 from hap.runtime.agree import Control
@@ -187,6 +189,19 @@ def test_plan_stays_rejected() -> None:
     model(*args).backward()
     assert model.plan.fingerprints.graph == plan.fingerprints.graph
     model(*(x[:2] for x in args)).backward()  # planned anew
+
+
+def test_a_plan_holds_however_well_its_collectives_were_measured() -> None:
+    module, args, _ = models.mlp(torch.float32)
+
+    def measured(**figures: float) -> hap.Cluster:
+        cost = CollectiveCost(**{"latency": 1e-5, "bandwidth": 1e9} | figures)
+        return dataclasses.replace(jobs.cluster(1), collectives={"all_reduce/builtin": cost})
+
+    plan = hap.plan(copy.deepcopy(module), devices=measured(error=0.1), example_inputs=args)
+    with pytest.raises(PlanError, match="for other devices"):
+        hap.parallelize(module, measured(latency=1e-6), args, plan=plan)
+    hap.parallelize(module, measured(), args, plan=plan)
 
 
 def test_constraints_beside_a_plan() -> None:

@@ -95,7 +95,7 @@ def _header(plan: Plan) -> Iterator[str]:
         f"{bytes_text(used)} of {bytes_text(device.usable_memory)}"
         for used, device in zip(plan.predicted_memory, devices, strict=True)
     )
-    yield f"# predicted memory: {', '.join(counted(limits))}"
+    yield f"# predicted memory: {', '.join(counted(limits, '{} x ({})'))}"
     for units, axes in split_alike(plan).items():
         yield f"# split {' '.join(str(count) for count in units)}: {', '.join(axes)}"
     yield from _commented(_remarks(plan))

@@ -192,7 +192,7 @@
     const texts = told.program.map((row) => row.join(" ").toLowerCase());
     let shown = told.program.map((_, number) => number);
     let selected = -1; // Among those shown.
-    const PRINTED = 1000; // Rows on paper, at most.
+    const PRINTED = 1000; // Of the program, so many first instructions are on paper.
     const tall = 1.75 * parseFloat(getComputedStyle(document.documentElement).fontSize);
     const render = (all) => {
       inner.style.height = `${shown.length * tall}px`;
@@ -272,15 +272,18 @@
     theme();
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", theme);
-  // Paper is white, and shows the list as a whole.
+  // Paper is white, and shows the list without scrolling, as far as it is printed.
   let asked;
+  let printing = false;
   window.addEventListener("beforeprint", () => {
+    printing = true;
     asked = document.documentElement.dataset.theme;
     document.documentElement.dataset.theme = "light";
     draw();
     list.render(true);
   });
   window.addEventListener("afterprint", () => {
+    printing = false;
     if (asked) document.documentElement.dataset.theme = asked;
     else delete document.documentElement.dataset.theme;
     theme();
@@ -291,7 +294,12 @@
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
     else box.removeAttribute("tabindex");
   });
-  new ResizeObserver(() => { draw(); list.render(); reach(); }).observe(document.body);
+  new ResizeObserver(() => {
+    if (printing) return; // It would take the list back to what the screen shows of it.
+    draw();
+    list.render();
+    reach();
+  }).observe(document.body);
   theme();
   list.render();
 })();

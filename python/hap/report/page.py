@@ -220,10 +220,10 @@ def _baselines(contents: Contents) -> str:
 def _named(strategy: str) -> str:
     """A strategy in words, with its name: ``DDP, even shares (ddp_even)``."""
     kind, _, shares = strategy.partition("_")
-    if not shares:
-        return strategy
     kinds = {"ddp": "DDP", "zero3": "ZeRO-3, FSDP", "tensor": "tensor parallelism"}
     words = {"even": "even shares", "proportional": "shares in proportion to speed"}
+    if kind not in kinds or shares not in words:
+        return strategy
     return f"{kinds[kind]}, {words[shares]} ({strategy})"
 
 

@@ -77,7 +77,11 @@ class _Part:
                 return f'the parameter "{prefix}{name}" was replaced by another (load values with load_state_dict)'
         for name, before in zip(_HOOKS, self.hooks, strict=True):
             if self.traced(name, getattr(self.part, name)) != before:
-                return f'a hook of "{self.path or type(self.part).__name__}" ({name}) was added or removed'
+                first = not self.path and name == _BEFORE and before
+                why = (
+                    " (what it had before is part of the graph, which has no place for more behind it)" if first else ""
+                )
+                return f'a hook of "{self.path or type(self.part).__name__}" ({name}) was added or removed{why}'
         found = vars(self.part)
         for name, value in self.plain.items():
             if name not in found:

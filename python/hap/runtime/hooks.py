@@ -29,7 +29,13 @@ def call(
     for key, hook in before:
         if key in module._forward_pre_hooks_with_kwargs:
             changed = hook(module, args, kwargs)
-            args, kwargs = (args, kwargs) if changed is None else changed
+            if changed is None:
+                continue
+            if not (isinstance(changed, tuple) and len(changed) == 2):
+                raise RuntimeError(
+                    f"a forward pre-hook with_kwargs= must return None or a tuple (args, kwargs), got {changed!r}"
+                )
+            args, kwargs = changed
         else:
             changed = hook(module, args)
             if changed is not None:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -93,9 +94,9 @@ def parallelize(
 
     The module is traced as it is now. Afterwards ``train()``, ``eval()`` and ``requires_grad_()`` are followed. Other
     changes raise at the next call: numbers and texts in attributes of modules, submodules, hooks (but for forward hooks
-    that the module itself gets later, which run around the call), plain tensors that the forward reads. Not noticed are
-    other values in lists, dicts, globals and the user's own objects, and writes through ``.data`` or NumPy: to change
-    these, parallelize again.
+    that the module itself gets later, which run around the call; pre-hooks only where it had none now), plain tensors
+    that the forward reads. Not noticed are other values in lists, dicts, globals and the user's own objects, and writes
+    through ``.data`` or NumPy: to change these, parallelize again.
 
     Args:
         module: the module, with its parameters in memory, or on the meta device: then each rank makes its shards only,
@@ -144,9 +145,8 @@ def parallelize(
         HapError: the module cannot be taken.
     """
 
-    def held(known: Cluster | None) -> OptimiserMemory:
-        """What the optimiser holds, where nothing is planned yet."""
-        together = device_of(module).type == "cuda" or (known is not None and steps_together(known))
+    def held(*, together: bool) -> OptimiserMemory:
+        """What the optimiser holds, where nothing is planned yet; ``together`` as of :func:`optimiser_memory`."""
         return optimiser_memory(optimiser, together=together, accumulation=accumulation)
 
     def described() -> tuple[Cluster | None, dict[str, str]]:
@@ -174,7 +174,8 @@ def parallelize(
                 "forbidden_axes=": str(sorted(forbidden_axes)),
                 "required_axis=": str(required_axis),
                 "pin= or forbid=": ", ".join(map(str, read_pins(pin, forbid))),
-                "optimiser= or accumulation=": f"{held(known)}, accumulation={accumulation}",
+                # What was given: how it steps where nothing is said depends on a rank's device.
+                "optimiser= or accumulation=": f"{held(together=False)}, accumulation={accumulation}",
                 "sharded_outputs=": str(sharded_outputs),
                 "drift_interval=": str(drift_interval),
                 "whether weights= are given": str(weights is not None),
@@ -197,7 +198,8 @@ def parallelize(
     control.same(versions() | same, "hap.parallelize")
     process_group(None if known is None else len(known.devices))
     cluster = profiled(control, device_of(module)) if known is None else known
-    kept = held(cluster) if plan is None else plan.optimiser
+    together = device_of(module).type == "cuda" or steps_together(cluster)
+    kept = held(together=together) if plan is None else plan.optimiser
 
     def make_plan(axes: AxisGraph, placements: dict[str, Placements], fixed: Splits) -> str:
         from hap.planning import plan_axes
@@ -276,9 +278,15 @@ def _check_module(module: object) -> None:
 
 def _check_plan(plan: Plan, axes: AxisGraph, cluster: Cluster) -> None:
     plan.check_graph(axes.fingerprint)
-    if plan.cluster.to_json() != cluster.to_json():
+    if _decisive(plan.cluster) != _decisive(cluster):
         raise PlanError("the plan was made for other devices: pass devices=plan.cluster, or plan again")
     try:
         _core.Graph(divided(axes, plan.classes).to_json()).validate(msgspec.json.encode(plan.program).decode())
     except ValueError as error:
         raise PlanError(f"the plan does not hold: {error}") from error
+
+
+def _decisive(cluster: Cluster) -> str:
+    """All of a cluster that plans depend on."""
+    costs = {name: replace(cost, error=None) for name, cost in cluster.collectives.items()}
+    return replace(cluster, collectives=costs).to_json()
