@@ -21,6 +21,11 @@ use crate::wellformed::Names;
 
 /// Bytes of a bucket, at most.
 pub const LARGEST: f64 = 25e6;
+/// Where memory allows no such buckets, smaller ones are tried: so many halvings.
+const HALVINGS: i32 = 4;
+/// By this fraction more may be held where memory is overrun in any case: such a program is but a start for other splits,
+/// and what it takes without buckets, a latency for each gradient, says nothing of it.
+const BEYOND: f64 = 0.05;
 
 /// By tensor: whether it is a gradient that nothing but outputs read, itself or as views.
 pub fn gradients(graph: &Graph) -> Vec<bool> {
@@ -91,9 +96,14 @@ pub struct Proven {
 impl Proven {
     /// Whether no device holds more than it may, unless another program holds as much there.
     pub fn fits(&self, other: &Self, capacities: &[f64]) -> bool {
+        self.fits_nearly(other, capacities, 0.0)
+    }
+
+    /// The same, or by this fraction more than that program.
+    fn fits_nearly(&self, other: &Self, capacities: &[f64], beyond: f64) -> bool {
         let held = self.simulation.memory.iter().zip(&other.simulation.memory);
         held.zip(capacities)
-            .all(|((held, other), capacity)| *held <= other.max(*capacity))
+            .all(|((held, other), capacity)| *held <= capacity.max(*other * (1.0 + beyond)))
     }
 }
 
@@ -111,25 +121,33 @@ pub fn merged(cluster: &Cluster, costs: &CostModel, names: &Names, options: &Opt
         program,
         valid,
     };
+    let buckets = |program: &Program, halvings| Merger::new(costs, names, program, halvings).run(program);
     let valid = proven(&program);
-    let merged = Merger::new(costs, names, &program).run(&program);
+    let mut merged = buckets(&program, 0);
     if merged == program {
         return simulated(program, valid);
     }
-    let merged_valid = proven(&merged);
-    let with = simulated(merged, merged_valid);
-    if with.simulation.seconds > seconds(costs, &valid) {
-        return simulated(program, valid);
+    let most = seconds(costs, &valid);
+    let capacities = cluster.capacities();
+    let mut without: Option<Proven> = None;
+    for halvings in 1..=HALVINGS + 1 {
+        let merged_valid = proven(&merged);
+        let with = simulated(merged, merged_valid);
+        if with.simulation.seconds > most {
+            break;
+        }
+        let fits = |(held, capacity): (&f64, &f64)| held <= capacity;
+        if with.simulation.memory.iter().zip(&capacities).all(fits) {
+            return with;
+        }
+        let without = without.get_or_insert_with(|| simulated(program.clone(), valid.clone()));
+        let overrun = !without.simulation.memory.iter().zip(&capacities).all(fits);
+        if with.fits_nearly(without, &capacities, if overrun { BEYOND } else { 0.0 }) {
+            return with;
+        }
+        merged = buckets(&program, halvings);
     }
-    let (memory, capacities) = (&with.simulation.memory, cluster.capacities());
-    if memory.iter().zip(&capacities).all(|(with, capacity)| with <= capacity) {
-        return with;
-    }
-    let without = simulated(program, valid);
-    match with.fits(&without, &capacities) {
-        true => with,
-        false => without,
-    }
+    without.unwrap_or_else(|| simulated(program, valid))
 }
 
 struct Merger<'a> {
@@ -147,7 +165,8 @@ struct Merger<'a> {
 }
 
 impl<'a> Merger<'a> {
-    fn new(costs: &CostModel<'a>, names: &'a Names, program: &Program) -> Self {
+    /// With buckets of at most [`LARGEST`] bytes, halved so many times.
+    fn new(costs: &CostModel<'a>, names: &'a Names, program: &Program, halvings: i32) -> Self {
         let graph = costs.graph();
         let mut merger = Self {
             graph,
@@ -163,7 +182,7 @@ impl<'a> Merger<'a> {
         let total: f64 = sizes.map(|(_, bytes)| bytes).sum();
         let (latency, per_byte) = costs.all_reduce();
         // Infinite where nothing hides.
-        merger.most = (total * latency / (costs.overlap() * per_byte)).sqrt().min(LARGEST);
+        merger.most = (total * latency / (costs.overlap() * per_byte)).sqrt().min(LARGEST) * 0.5_f64.powi(halvings);
         merger
     }
 

@@ -156,19 +156,46 @@ fn a_bucket_is_no_larger_than_what_hides_best() {
     assert_eq!(in_buckets(&all).len(), 2);
 }
 
+#[test]
+fn smaller_buckets_where_memory_is_scarce() {
+    let mut graph = graph();
+    for tensor in &mut graph.tensors {
+        tensor.bytes *= 0.3 * LARGEST / 16.0;
+    }
+    let (cluster, shares) = (cluster(&[1.0, 1.0], 1e3, 1.0), shares(&graph));
+    let (costs, names) = (CostModel::new(&graph, &cluster, &shares), graph.names());
+    // Two gradients that are each 0.3 of the largest bucket.
+    let count = |halvings| {
+        in_buckets(&Merger::new(&costs, &names, &program(&graph, &PROGRAM), halvings).run(&program(&graph, &PROGRAM)))
+            .len()
+    };
+    assert_eq!([count(0), count(1)], [2, 0]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     #[test]
-    fn buckets_are_never_slower(layers in 1..4usize, overlap in prop::sample::select(vec![0.0, 0.5, 1.0]), seed: u64) {
+    fn buckets_are_never_slower(layers in 1..4usize, overlap in prop::sample::select(vec![0.0, 0.5, 1.0]), room in 0.5..1.2_f64, seed: u64) {
         let graph = composed(perceptron(layers, [8, 4, 6]), &mut Random(seed));
         let mut cluster = cluster(&[1.0, 2.0], 1e6, 1e-3);
         cluster.overlap = overlap;
         let before = crate::testing::random_program(&graph, &mut Random(seed));
+        let most = step(&graph, &cluster, &before).memory.into_iter().fold(0.0, f64::max);
+        for member in &mut cluster.root.members {
+            if let crate::cluster::Member::Device(device) = member {
+                (device.memory, device.reserve) = (room * most, 0.0);
+            }
+        }
         let after = bucketed(&graph, &cluster, before.clone());
         let (before, after) = (step(&graph, &cluster, &before), step(&graph, &cluster, &after));
         prop_assert!(after.seconds <= before.seconds);
         prop_assert!(after.communication <= before.communication * (1.0 + 1e-9));
         prop_assert_eq!(after.compute, before.compute);
+        let overrun = before.memory.iter().any(|&held| held > room * most);
+        for (after, before) in after.memory.iter().zip(&before.memory) {
+            let beyond = if overrun { BEYOND } else { 0.0 };
+            prop_assert!(*after <= (room * most).max(before * (1.0 + beyond)));
+        }
     }
 }
