@@ -3,7 +3,9 @@
 The rungs do not depend on how much memory there is. From rung to rung the price of a byte rises, and the cheapest
 programs take longer, as priced, and hold less. That tells which parts of a ladder are not worth a synthesis: where
 nothing fits, and where nothing is faster than what fits already. The rest is bisected. So the fastest program that fits
-among all that were seen is never faster where there is less memory, as long as no limit cuts a synthesis short.
+among all that were seen is never faster where there is less memory, as long as no limit cuts a synthesis short and
+programs take what they are priced at. What overlaps, and latencies that buckets save, are simulated but not priced: a
+skipped rung may be faster by them. On small random models less memory then was faster in one case of 25, by up to 5%.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from hap.planning.problem import Candidate, Problem, candidate
 # At the lowest rung all memory together costs this fraction of the step; at the highest so many steps.
 LOWEST, HIGHEST = 2.0**-8, 2.0**10
 RUNGS = 64
+# Of larger programs, as text, fewer rungs are looked at: those at multiples of a power of two that rises with the size.
+LARGE, COARSEST = 50_000, 4
 # Below a rung that does not fit so few rungs are not looked at, and none below one that overruns by this fraction.
 FEW = 8
 HOPELESS = 0.5
@@ -78,8 +82,10 @@ class Seen:
     Attributes:
         best: the fastest that fits; ``None`` where none does.
         least: the one that overruns memory least; ``nearest`` is its rung where it is from a ladder.
+        place: of the last rung of a ladder that was the best.
         above, below: where ``best`` is from a ladder: its rung, and the nearest lower one that was seen not to fit.
         over: rungs that do not fit.
+        programs: all that were seen, each as it was seen last.
     """
 
     capacity: Sequence[float]
@@ -88,7 +94,9 @@ class Seen:
     nearest: Rung | None = None
     above: Rung | None = None
     below: Rung | None = None
+    place: int | None = None
     over: list[Rung] = field(default_factory=list)
+    programs: dict[str, Candidate] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -99,13 +107,20 @@ class Seen:
         """Whether a candidate overruns no device's memory."""
         return found.simulation.excess(self.capacity) == 0.0
 
+    @property
+    def fitting(self) -> list[Candidate]:
+        """What fits of each program, the fastest first."""
+        return sorted(filter(self.fits, self.programs.values()), key=lambda found: found.simulation.seconds)
+
     def add(self, found: Candidate, rung: Rung | None = None) -> bool:
         """Counts a candidate; whether it is the best one now."""
+        self.programs[found.program] = found
         if found.better_than(self.least, self.capacity):
             self.least, self.nearest = found, rung
         if not self.fits(found) or found.simulation.seconds >= self.seconds:
             return False
         self.best, self.above, self.below = found, rung, None
+        self.place = self.place if rung is None else rung.place
         return True
 
 
@@ -120,7 +135,13 @@ def climb(problem: Problem, ladders: Sequence[Ladder], seen: Seen) -> None:
     # By weight and place, programs that run nothing again: they are the cheapest whatever the segments.
     common: dict[tuple[float, int], Rung] = {}
     for ladder in ladders:
-        _Climb(problem, ladder, seen, common).run()
+        _Climb(problem, ladder, seen, common, grain(ladder.start)).run()
+
+
+def grain(start: Candidate) -> int:
+    """Rungs are looked at whose place is a multiple of this power of two."""
+    size = len(start.program) // LARGE
+    return min(COARSEST, 1 << max(0, size.bit_length() - 1))
 
 
 @dataclass(slots=True)
@@ -129,20 +150,21 @@ class _Climb:
     ladder: Ladder
     seen: Seen
     common: dict[tuple[float, int], Rung]
+    grain: int
     visited: list[Rung] = field(default_factory=list)
 
     def run(self) -> None:
         seen = self.seen
-        first = None if seen.above is None else seen.above.place
         bottom = self.look(0)
         if bottom.seconds < seen.seconds:
-            if first is None:
+            if seen.place is None:
                 self.between(bottom, self.look(RUNGS))
             else:
-                self.around(bottom, self.look(first))
+                self.around(bottom, self.look(seen.place - seen.place % self.grain))
         if seen.above in self.visited:
             best = [rung for rung in self.visited if rung.found.simulation.seconds == seen.seconds]
             seen.above = min(filter(self._fits, best), key=lambda rung: rung.place)
+            seen.place = seen.above.place
             lower = [rung for rung in self.visited if rung.place < seen.above.place and not self._fits(rung)]
             seen.below = max(lower, key=lambda rung: rung.place, default=None)
 
@@ -168,12 +190,12 @@ class _Climb:
 
     def around(self, bottom: Rung, middle: Rung) -> None:
         """The same for all rungs, from one on that is near the best one of another ladder, in growing steps."""
-        low, width = middle, 1
+        low, width = middle, self.grain
         while low.seconds < self.seen.seconds and low.place < RUNGS:
             high = self.look(min(low.place + width, RUNGS))
             self.between(low, high)
             low, width = high, 2 * width
-        high, width = middle, 1
+        high, width = middle, self.grain
         while high.place > 0 and self._fits(high):
             low = self.look(high.place - width) if high.place > width else bottom
             self.between(low, high)
@@ -183,14 +205,14 @@ class _Climb:
     def between(self, low: Rung, high: Rung) -> None:
         """The same for the rungs between two, where that may be worth it."""
         width, excess = high.place - low.place, high.found.simulation.excess(self.seen.capacity)
-        if width == 1 or low.seconds >= self.seen.seconds or low.found.program == high.found.program:
+        if width <= self.grain or low.seconds >= self.seen.seconds or low.found.program == high.found.program:
             return
         # All on lower rungs hold more than this, and more than what may fit, as priced.
         if high.held > (1.0 + high.prices.skew) * high.prices.of(self.seen.capacity):
             return
-        if excess > HOPELESS or (width <= FEW and excess > 0.0):
+        if excess > HOPELESS or (width <= FEW * self.grain and excess > 0.0):
             return
-        middle = self.look((low.place + high.place) // 2)
+        middle = self.look(low.place + width // self.grain // 2 * self.grain)
         self.between(low, middle)
         self.between(middle, high)
 

@@ -19,7 +19,7 @@ import msgspec
 from hap.balance import Machine
 from hap.errors import PlanError
 from hap.planning.engine import Holder, MemoryPrices, NoProgramError, Prices, parse_program
-from hap.planning.ladder import SKEW, Ladder, Seen, climb, rung_at, scaled
+from hap.planning.ladder import SKEW, Ladder, Seen, climb, grain, rung_at, scaled
 from hap.planning.prices import busiest
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.program import InputInstruction, Splits
@@ -28,6 +28,13 @@ from hap.units import bytes_text, listed
 # Segments of the forward whose parts the backward may make again, each at its time; and the weight of the moment
 # between the two. At the end of the step there is a gradient of each parameter.
 WAYS = ((2, 0.75), (4, 0.75), (8, 0.5))
+# The first of these is tried under several splits: those under which a program that was seen before fits, and takes no
+# more than this fraction of the best time. All are tried under splits that balance has found, in so many rounds, as
+# long as these gain the fraction.
+FIRST = 1
+WORTH_CLIMBING = 1.1
+ROUNDS = 2
+WORTH_A_ROUND = 1e-3
 # Programs that take this part of all memory together may fit under other splits; so many are balanced, by the time that
 # they are expected to take then: it rises by this part of the fraction that they overrun memory by.
 NEAR = 1.08
@@ -57,12 +64,14 @@ class ScarceMemoryError(PlanError):
     """No plan was found that fits the devices' memory."""
 
 
-def fit(problem: Problem, known: Sequence[Candidate], splits: Sequence[Splits]) -> tuple[Candidate, MemoryPrices]:
-    """The fastest plan found that fits, or the one that overruns memory least; and the last prices of memory.
+def fit(
+    problem: Problem, known: Sequence[Candidate], splits: Sequence[Splits]
+) -> tuple[Candidate, MemoryPrices, list[Candidate]]:
+    """The fastest plan found that fits, or the one that overruns memory least; the last prices; and what fits.
 
     Never slower than the fastest of the ladders (:mod:`hap.planning.ladder`) that fits, which less memory, on all
-    devices alike, never makes faster. Programs between two rungs, and other splits, are tried for this much memory
-    alone: what they gain, a search with a little more memory may miss.
+    devices alike, makes no faster but by what is not priced. Programs between two rungs, and other splits, are tried
+    for this much memory alone: what they gain, a search with a little more memory may miss.
 
     Args:
         problem: the problem.
@@ -75,29 +84,45 @@ def fit(problem: Problem, known: Sequence[Candidate], splits: Sequence[Splits]) 
         seen.add(found)
     unit = _unit(problem, known[0])
     units = [msgspec.structs.replace(unit, segments=segments, between=between) for segments, between in WAYS]
-    splits = [known[0].splits, *splits]
-    for one in (one for number, one in enumerate(splits) if one not in splits[:number]):
-        # Where a limit of the synthesis ends this, what was found before stays.
-        with contextlib.suppress(NoProgramError):
-            start = known[0] if one == known[0].splits else _start(problem, one)
-            climb(problem, [Ladder(start, unit) for unit in units], seen)
+    splits = [one for number, one in enumerate(splits) if one not in (known[0].splits, *splits[:number])]
+    # Where a limit of the synthesis ends this, what was found before stays.
+    with contextlib.suppress(NoProgramError):
+        climb(problem, [Ladder(known[0], units[FIRST])], seen)
+    for seconds, one in _promising(problem, splits, seen):
+        if seen.best is None or seconds < seen.seconds * WORTH_CLIMBING:
+            with contextlib.suppress(NoProgramError):
+                climb(problem, [Ladder(_start(problem, one), units[FIRST])], seen)
     prices = unit if seen.above is None else seen.above.prices
     if seen.best is None and seen.nearest is not None and seen.nearest.found.simulation.excess(capacity) <= FAR:
         _vary(problem, seen)
     _refine(problem, seen)
     _mix(problem, seen)
     _balance(problem, known, seen)
-    # Once more, from the splits that balance has found.
-    last = seen.best or seen.least
-    if last is not None and last.weights is not None and last.splits not in splits:
+    # Once more, from the splits that balance has found, while that helps.
+    for _ in range(ROUNDS):
+        last, seconds = seen.best or seen.least, seen.seconds
+        if last is None or last.weights is None or last.splits in (known[0].splits, *splits):
+            break
         seen.over.clear()
         with contextlib.suppress(NoProgramError):
-            climb(problem, [Ladder(last, units[len(units) // 2])], seen)
+            climb(problem, [Ladder(last, unit) for unit in units], seen)
             _refine(problem, seen)
             _balance(problem, [], seen)
+        if seen.seconds > seconds * (1.0 - WORTH_A_ROUND):
+            break
     best = seen.best or seen.least
     assert best is not None, "some candidate is known"
-    return best, prices
+    return best, prices, seen.fitting
+
+
+def _promising(problem: Problem, splits: Sequence[Splits], seen: Seen) -> list[tuple[float, Splits]]:
+    """Splits with the least seconds of the programs that were seen and fit under them; the most promising first."""
+
+    def least(one: Splits) -> float:
+        steps = [problem.engine.simulate(program, one) for program in seen.programs]
+        return min((step.seconds for step in steps if step.excess(seen.capacity) == 0.0), default=math.inf)
+
+    return sorted(((least(one), one) for one in splits), key=lambda promise: promise[0])
 
 
 def _start(problem: Problem, splits: Splits) -> Candidate:
@@ -136,7 +161,8 @@ def _refine(problem: Problem, seen: Seen) -> None:
     lowest = math.log(max(low.prices.seconds_per_byte) / max(high.prices.seconds_per_byte))
     # Between these fractions of the way down.
     fits, fails = 0.0, 1.0
-    for _ in range(REFINEMENTS):
+    # A bisection, to the same precision whatever the rungs were.
+    for _ in range(REFINEMENTS + grain(high.found).bit_length() - 1):
         if low.seconds >= seen.seconds:
             return
         middle = (fits + fails) / 2.0

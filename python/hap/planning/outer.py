@@ -43,6 +43,7 @@ class Found:
         bound: the best lower bound under these splits.
         baselines: the well-known strategies, on all devices of the problem that was given.
         unsegmented: the best program and splits where each axis has one split class.
+        others: slower ones that fit, the fastest first, where memory is scarce.
         with_all: seconds per step of the plan for all devices where some are left out, else ``None``.
     """
 
@@ -51,6 +52,7 @@ class Found:
     bound: float
     baselines: list[Baseline]
     unsegmented: Candidate
+    others: list[Candidate]
     with_all: float | None = None
 
     @property
@@ -98,7 +100,7 @@ def _with_fewer(problem: Problem, found: Found, progress: Progress) -> tuple[Pro
     """A problem of fewer devices with a faster plan; ``None`` where there is no such."""
     progress.update("fewer devices")
     strategies = [baseline.candidate for baseline in found.baselines if baseline.candidate is not None]
-    promising = fewer(problem, found.unsegmented, strategies)
+    promising = fewer(problem, found.unsegmented, strategies, found.others)
     if promising is None:
         return None
     smaller, known = promising
@@ -129,10 +131,10 @@ def _search(problem: Problem, progress: Progress, others: Sequence[Candidate]) -
     strategies = [*(baseline.candidate for baseline in known if baseline.candidate is not None), *others]
     starts = _starts(problem)
     tried = alternate(problem, starts, strategies, progress)
-    best, memory = tried[0], None
+    best, memory, fitting = tried[0], None, list[Candidate]()
     if best.simulation.excess(capacity) > 0.0:
         progress.update("memory")
-        best, memory = fit(problem, [*tried, *strategies], [problem.split(capacity), *starts[1:]])
+        best, memory, fitting = fit(problem, [*tried, *strategies], [problem.split(capacity), *starts[1:]])
     for strategy in strategies:
         if strategy.better_than(best, capacity):
             _log.info("a program that was there already beats the search so far; balancing it")
@@ -155,7 +157,7 @@ def _search(problem: Problem, progress: Progress, others: Sequence[Candidate]) -
             "and there may be a better plan; raise limits",
             100.0 * gap / (1.0 - gap),
         )
-    return Found(problem, best, bound, known, unsegmented)
+    return Found(problem, best, bound, known, unsegmented, fitting)
 
 
 def _starts(problem: Problem) -> list[Splits]:

@@ -11,7 +11,7 @@ from itertools import product
 
 from hap.planning.engine import MemoryPrices, NoProgramError, Prices
 from hap.planning.ladder import scaled
-from hap.planning.problem import Candidate, Problem, balanced, candidate, computed_axes, first_prices
+from hap.planning.problem import Candidate, Problem, balanced, candidate, computed_axes, first_prices, may_beat
 from hap.program import SplitClass
 from hap.rules.classes import class_name
 
@@ -61,7 +61,10 @@ def _alternate(problem: Problem, start: Candidate, best: Candidate, memory: Memo
             synthesis = problem.engine.synthesise(splits, Prices(weights, memory=memory), problem.constraints)
         except NoProgramError:
             return best
-        found = balanced(problem, candidate(problem, synthesis, splits))
+        made = candidate(problem, synthesis, splits)
+        if not may_beat(problem, made, best):
+            return best
+        found = balanced(problem, made)
         if not found.better_than(best, problem.engine.machine.capacity):
             return best
         best, splits, weights = found, found.splits, found.weights or weights

@@ -21,6 +21,8 @@ from hap.program import Splits
 MOST = 4
 # Leaving devices out must gain this fraction: for other inputs they might be of use, but stay idle.
 WORTH_LEAVING = 0.01
+# Programs that take less memory than the best one.
+FITTING = 8
 # Sets of devices that are looked at more closely.
 PROMISING = 2
 
@@ -35,11 +37,14 @@ def seconds_of(problem: Problem, found: Candidate) -> float:
     return found.simulation.seconds + (news(problem.job) if problem.left_out else 0.0)
 
 
-def fewer(problem: Problem, best: Candidate, others: Sequence[Candidate]) -> tuple[Problem, Candidate] | None:
+def fewer(
+    problem: Problem, best: Candidate, others: Sequence[Candidate], fitting: Sequence[Candidate] = ()
+) -> tuple[Problem, Candidate] | None:
     """A problem of fewer devices with a program that is faster there; ``None`` where no such are found.
 
     Programs for all devices are tried with fewer: the best one, and the fastest of ``others``, under shares like those
-    of the best one and in proportion to speed. For the most promising sets of devices one more program is made.
+    of the best one and in proportion to speed; and the first of ``fitting``, which may take less memory than the best,
+    under shares like those of it. For the most promising sets of devices one more program is made.
     """
     if problem.settled:
         return None
@@ -53,6 +58,7 @@ def fewer(problem: Problem, best: Candidate, others: Sequence[Candidate]) -> tup
             (best.program, alike),
             (best.program, proportional),
             (fastest.program, proportional),
+            *((each.program, alike) for each in fitting[:FITTING]),
         ):
             made = Candidate(program, splits, smaller.engine.simulate(program, splits))
             seconds = seconds_of(smaller, made)
