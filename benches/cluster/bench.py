@@ -34,7 +34,7 @@ TOLERANCE = 1e-4
 KEPT = ROOT / "target" / "cluster-bench"
 QUICK = ("100:30; gpt2", "100:30; vgg")
 # Seconds that the turns of a pair take, about; and until a job is given up.
-TURNS, QUICK_TURNS, PATIENCE = 60.0, 30.0, 420.0
+TURNS, QUICK_TURNS, PATIENCE = 40.0, 30.0, 420.0
 
 
 def file_of(name: str, kind: str) -> Path:
