@@ -3,8 +3,9 @@
     python -m benches.cluster.bench                  # all; goes on where it was cut short
     python -m benches.cluster.bench --quick          # one cluster, two workloads
     python -m benches.cluster.bench "100:30; gpt2"   # some; with --fresh again
+    python -m benches.cluster.bench --kept           # writes what has been measured so far
 
-Where not all are measured the text goes to the standard output instead.
+Where only some are asked for the text goes to the standard output instead.
 
 What has been measured is kept in target/cluster-bench: a profile for each cluster, a result for each pair. What is
 kept is not measured again: remove it when hap has changed.
@@ -136,15 +137,18 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(PAIRS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="one cluster, two workloads")
     parser.add_argument("--fresh", action="store_true", help="measure again what has been measured")
+    parser.add_argument("--kept", action="store_true", help="measure nothing, write what has been measured")
     parser.add_argument("--seconds", type=float, help="of the turns of a pair")
     options = parser.parse_args()
     seconds = options.seconds or (QUICK_TURNS if options.quick else TURNS)
     names = options.names or (QUICK if options.quick else list(PAIRS))
     results = {}
+    if options.kept:
+        names = [name for name in PAIRS if file_of(name, "results").exists()]
     for name in names:
         results[name] = measured(name, fresh=options.fresh, seconds=seconds)
         say(f"{name}: took {results[name]['took']:.0f} s")
-    if list(results) == list(PAIRS):
+    if options.kept or list(results) == list(PAIRS):
         report.write(results)
         return
     sys.stdout.write(report.text(results))

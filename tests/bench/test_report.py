@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from benches.cluster import report
 from benches.cluster.pairs import PAIRS
@@ -62,3 +64,15 @@ def test_a_part_of_a_document_is_written_and_no_more(tmp_path):
     assert document.read_text() == f"a\n<!-- one -->\nnew\n{END}\nb\n<!-- two -->\nnewer\n{END}\nc\n"
     with pytest.raises(ValueError, match="expected <!-- three -->"):
         write_part(document, "<!-- three -->", "")
+
+
+def test_documents_say_what_has_not_been_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "DOCS", tmp_path)
+    (tmp_path / "benchmarks.md").write_text(f"{report.BEGIN}\n{END}\n")
+    report.write(RESULTS)
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert report.text(RESULTS) in text
+    assert [name for name in PAIRS if f"* Not measured yet: {name}." in text] == [
+        name for name in PAIRS if name not in RESULTS
+    ]
+    assert json.loads((tmp_path / "benchmarks.json").read_text()) == report.records(RESULTS)
