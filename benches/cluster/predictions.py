@@ -42,7 +42,7 @@ def predictions(
         alone = make_problem(axes, without_communication(cluster))
         computing = baseline(alone, "computing", data_parallel(alone), alone.even).seconds
         assert computing is not None, "memory does not count"
-        found["fsdp2"] = computing + gathering(workload, cluster, keep=keep)
+        found["fsdp2"] = computing + gathering(workload, cluster, parts(workload, axes, computing), keep=keep)
     if workload.tensor:
         only = by_hand(workload, axes, waiting.constraints)
         by_name = baseline(waiting, "tensor", only, waiting.even)
@@ -58,25 +58,43 @@ def without_communication(cluster: hap.Cluster) -> hap.Cluster:
     return hap.Cluster(devices, link=hap.Link(bandwidth=1e15, latency=0.0))
 
 
-def gathering(workload: Workload, cluster: hap.Cluster, *, keep: bool) -> float:
+def gathering(workload: Workload, cluster: hap.Cluster, computing: dict[str, float], *, keep: bool) -> float:
     """Seconds of FSDP2's collectives, which gloo waits for where they begin: its padded ones, of a unit at a time.
 
-    Those of the backward go on beside computation.
+    Those of the backward go on beside the computation of another unit, but for the last, which are the root's; this
+    counts as long as a unit computes, at most. ``computing`` says how long, by unit.
     """
     modules = dict(workload.model().named_modules())
-    units = [name for name in modules if fnmatch(name, workload.units) and name.count(".") == workload.units.count(".")]
-    sizes = [sum(one.numel() * one.itemsize for one in modules[name].parameters()) for name in units]
-    sizes.append(sum(one.numel() * one.itemsize for one in modules[""].parameters()) - sum(sizes))
+    sizes = {name: sum(one.numel() * one.itemsize for one in modules[name].parameters()) for name in units(workload)}
+    sizes[""] = sum(one.numel() * one.itemsize for one in modules[""].parameters()) - sum(sizes.values())
     even = (1,) * len(cluster.devices)
-    gather, scatter = "all_gather/padded", "reduce_scatter/padded"
     found = 0.0
-    for name, beside in (
-        (gather, 0.0),
-        (scatter, cluster.contention),
-        *(() if keep else ((gather, cluster.contention),)),
+    for collective, backward in (
+        ("all_gather", False),
+        ("reduce_scatter", True),
+        *(() if keep else (("all_gather", True),)),
     ):
+        name = f"{collective}/padded"
         cost = cluster.collectives[name]
-        found += sum(cost.latency + moved(name, size, even) / cost.bandwidth + beside for size in sizes if size)
+        for unit, size in sizes.items():
+            beside = min(cluster.contention, computing.get(unit, 0.0)) if backward else 0.0
+            found += cost.latency + moved(name, size, even) / cost.bandwidth + beside if size else 0.0
+    return found
+
+
+def units(workload: Workload) -> list[str]:
+    """The modules that FSDP2 gathers together, but for the root."""
+    pattern, names = workload.units, dict(workload.model().named_modules())
+    return [name for name in names if fnmatch(name, pattern) and name.count(".") == pattern.count(".")]
+
+
+def parts(workload: Workload, axes: AxisGraph, seconds: float) -> dict[str, float]:
+    """What each unit computes of so many seconds, by its part of the floating-point operations."""
+    found = dict.fromkeys(units(workload), 0.0)
+    for operator, flops in zip(axes.graph.operators, axes.flops, strict=True):
+        for name in found:
+            if f"{operator.module}.".startswith(f"{name}."):
+                found[name] += seconds * flops / sum(axes.flops)
     return found
 
 
