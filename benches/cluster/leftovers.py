@@ -79,22 +79,21 @@ def remove_orphans() -> list[str]:
 def processes(name: str) -> Iterator[int]:
     """The processes that carry the cluster's mark, and are no corpses."""
     mark = f"{MARK}={name}".encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    yield int(entry.name)
+    return (number for number, environment in _environments() if mark in environment.split(b"\0"))
 
 
 def _starting() -> bool:
     """Whether a process shows no environment, as any does for a moment as it starts a program: it may be ours."""
+    return not all(environment for _, environment in _environments())
+
+
+def _environments() -> Iterator[tuple[int, bytes]]:
+    """Numbers and environments of all processes that run a program: no corpses, nor the system's own threads."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                # Of the system's own threads and of corpses no program can be read.
-                if (entry / "exe").readlink() and not (entry / "environ").read_bytes():
-                    return True
-    return False
+                (entry / "exe").readlink()
+                yield int(entry.name), (entry / "environ").read_bytes()
 
 
 def _named(root: Path, name: str) -> list[Path]:

@@ -45,9 +45,9 @@ def predictions(
         found["fsdp2"] = computing + gathering(workload, cluster, parts(workload, axes, computing), keep=keep)
     if workload.tensor:
         only = by_hand(workload, axes, waiting.constraints)
-        by_name = baseline(waiting, "tensor", only, waiting.even)
-        assert by_name.candidate is not None, "people write it so"
-        found["tensor"] = by_name.seconds
+        tensor = baseline(waiting, "tensor", only, waiting.even)
+        assert tensor.candidate is not None, "people write it so"
+        found["tensor"] = tensor.seconds
     found["hap"] = plan.predicted_time
     return found
 
@@ -65,8 +65,8 @@ def gathering(workload: Workload, cluster: hap.Cluster, computing: dict[str, flo
     counts as long as a unit computes, at most. ``computing`` says how long, by unit.
     """
     modules = dict(workload.model().named_modules())
-    sizes = {name: sum(one.numel() * one.itemsize for one in modules[name].parameters()) for name in units(workload)}
-    sizes[""] = sum(one.numel() * one.itemsize for one in modules[""].parameters()) - sum(sizes.values())
+    sizes = {name: sum(one.numel() * one.itemsize for one in modules[name].parameters()) for name in ("", *computing)}
+    sizes[""] -= sum(size for name, size in sizes.items() if name)
     even = (1,) * len(cluster.devices)
     found = 0.0
     for collective, backward in (
@@ -82,19 +82,18 @@ def gathering(workload: Workload, cluster: hap.Cluster, computing: dict[str, flo
     return found
 
 
-def units(workload: Workload) -> list[str]:
-    """The modules that FSDP2 gathers together, but for the root."""
-    pattern, names = workload.units, dict(workload.model().named_modules())
-    return [name for name in names if fnmatch(name, pattern) and name.count(".") == pattern.count(".")]
-
-
 def parts(workload: Workload, axes: AxisGraph, seconds: float) -> dict[str, float]:
-    """What each unit computes of so many seconds, by its part of the floating-point operations."""
-    found = dict.fromkeys(units(workload), 0.0)
+    """What each of the modules that FSDP2 gathers together, but for the root, computes of so many seconds.
+
+    By its part of the floating-point operations.
+    """
+    pattern, names = workload.units, (name for name, _ in workload.model().named_modules())
+    found = {name: 0.0 for name in names if fnmatch(name, pattern) and name.count(".") == pattern.count(".")}
+    each = seconds / sum(axes.flops)
     for operator, flops in zip(axes.graph.operators, axes.flops, strict=True):
         for name in found:
             if f"{operator.module}.".startswith(f"{name}."):
-                found[name] += seconds * flops / sum(axes.flops)
+                found[name] += each * flops
     return found
 
 
@@ -115,8 +114,8 @@ def by_hand(workload: Workload, axes: AxisGraph, given: Constraints) -> Constrai
             continue
         if not styles:
             for result in results:
-                parts = (f"S{number}" for number in range(len(axes.occurrences[result])))
-                placements[graph.tensors[result].name] = ("R", *parts)
+                shards = (f"S{number}" for number in range(len(axes.occurrences[result])))
+                placements[graph.tensors[result].name] = ("R", *shards)
             continue
         if weight is None:
             continue

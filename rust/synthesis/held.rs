@@ -2,8 +2,9 @@
 //!
 //! Two moments count: the one *between* forward and backward, with weight `between`, and the end of the step, with the
 //! rest of the weight. Inputs as stored and the optimiser's state are there at both, what the backward needs of the
-//! forward at the first, gradients and what the optimiser makes for all of them at the second. No device holds less than that at its peak, as the simulation finds it
-//! ([`crate::memory`]), so `bound - sum_d seconds_per_byte[d] * capacity[d]` bounds the time of every program that fits.
+//! forward at the first, gradients and what the optimiser makes for all of them at the second. No device holds less than
+//! that at its peak, as the simulation finds it ([`crate::memory`]), so
+//! `bound - sum_d seconds_per_byte[d] * capacity[d]` bounds the time of every program that fits.
 
 use super::classes::{Classes, placement_at};
 use super::request::{MemoryPrices, SynthesisError};
