@@ -3,8 +3,9 @@
 //! * Computation is a roofline: `launch_overhead + max(flops * f / F, bytes / memory_bandwidth)`, with `f` the
 //!   device's share of the axis that the work is shared along (1 where there is none) and `F` its speed for the
 //!   operator's element type. Where a device has been measured, either side is a curve through the measured times of
-//!   the operator's family. Of the bytes, those of sharded operands and results scale by `f`. A device without a
-//!   share does nothing, and layout operators cost nothing.
+//!   the operator's family, and to `flops * f / F` is added what has been measured of its operands' bytes. Of the
+//!   bytes, those of sharded operands and results scale by `f`. A device without a share does nothing, and layout
+//!   operators cost nothing.
 //! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth
 //!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]). Where all devices
 //!   send to all others, those of a host share the host's link ([`crate::cluster::Cluster::exchange_bandwidth`]).
@@ -62,6 +63,8 @@ pub struct CostModel<'a> {
     alike_axes: Vec<usize>,
     /// Seconds of arithmetic, by [`Self::kernels`] of the operator, then by device; and last, those of memory traffic.
     curves: Vec<Vec<Curve>>,
+    /// Seconds beside arithmetic by bytes, by [`Self::kernels`] of the operator, then by device.
+    beside: Vec<Vec<Curve>>,
     /// By operator: the row of its family and element type in [`Self::curves`].
     kernels: Vec<usize>,
     /// By axis: devices with a share.
@@ -105,9 +108,18 @@ impl<'a> CostModel<'a> {
             let curve = |device: &&Device| Curve::arithmetic(device, *family, dtype);
             devices.iter().map(curve).collect()
         });
+        let beside: Vec<Vec<Curve>> = names
+            .iter()
+            .map(|(family, dtype)| {
+                devices
+                    .iter()
+                    .map(|device| Curve::beside(device, *family, dtype))
+                    .collect()
+            })
+            .collect();
         let traffic = devices.iter().map(|device| Curve::traffic(device)).collect();
         let curves: Vec<Vec<Curve>> = arithmetic.chain(std::iter::once(traffic)).collect();
-        let alike = alike_devices(&curves, shares, devices.len());
+        let alike = alike_devices(curves.iter().chain(&beside), shares, devices.len());
         let kinds = (0..devices.len()).filter(|&device| alike[device] == device).collect();
         let mut measured = [None; SLOTS];
         for conversion in [
@@ -133,6 +145,7 @@ impl<'a> CostModel<'a> {
             kinds,
             alike_axes: alike_axes(&graph.axes, shares),
             curves,
+            beside,
             kernels,
             participants,
             bucket: buckets::largest(graph, &gradients),
@@ -204,13 +217,17 @@ impl<'a> CostModel<'a> {
         }
         let (whole, sharded) = self.bytes_touched(operator, choice);
         let arithmetic = &self.curves[self.kernels[operator]][device];
+        let beside = &self.beside[self.kernels[operator]][device];
         let traffic = &self.curves[self.curves.len() - 1][device];
         let share = choice.axis.map_or(1.0, |axis| self.shares[axis][device]);
         let bytes = whole + sharded * share;
-        let (one, other) = (arithmetic.at(node.flops * share), traffic.at(bytes));
+        let (one, more, other) = (arithmetic.at(node.flops * share), beside.at(bytes), traffic.at(bytes));
         // Each further part starts another kernel; that each works on less makes none cheaper.
         let further = choice.parts() - 1.0;
-        let computing = (one.constant + further * arithmetic.latency(), one.slope * node.flops);
+        let computing = (
+            one.constant + further * arithmetic.latency() + more.constant + more.slope * whole,
+            one.slope * node.flops + more.slope * sharded,
+        );
         let moving = (
             other.constant + further * traffic.latency() + other.slope * whole,
             other.slope * sharded,
@@ -219,7 +236,8 @@ impl<'a> CostModel<'a> {
             return Affine::constant((computing.0 + computing.1).max(moving.0 + moving.1));
         };
         if share == 0.0 {
-            let steeper = (arithmetic.limit() * node.flops).max(traffic.limit() * sharded);
+            let computing = arithmetic.limit() * node.flops + beside.limit() * sharded;
+            let steeper = computing.max(traffic.limit() * sharded);
             return Affine::line(0.0, axis, steeper, 0.0);
         }
         let (constant, slope) = if computing.0 + computing.1 * share >= moving.0 + moving.1 * share {

@@ -9,9 +9,13 @@ use crate::graph::Axis;
 use crate::shares::Shares;
 
 /// By device: the first one with the same curves and shares. `curves` are lists by device.
-pub(super) fn alike_devices(curves: &[Vec<Curve>], shares: &Shares, devices: usize) -> Vec<usize> {
+pub(super) fn alike_devices<'a>(
+    curves: impl Iterator<Item = &'a Vec<Curve>> + Clone,
+    shares: &Shares,
+    devices: usize,
+) -> Vec<usize> {
     first_alike(devices, |device| {
-        let figures = curves.iter().flat_map(|list| list[device].figures());
+        let figures = curves.clone().flat_map(|list| list[device].figures());
         let shares = shares.iter().map(|list| list[device]);
         figures.chain(shares).map(f64::to_bits).collect::<Vec<u64>>()
     })

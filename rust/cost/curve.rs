@@ -33,6 +33,13 @@ impl Curve {
         )
     }
 
+    /// What operators of a family take beside their arithmetic, by the bytes of operands and results, where that has
+    /// been measured: products copy their operands into the order that suits them. Else nothing.
+    pub(super) fn beside(device: &Device, family: Option<&str>, dtype: &str) -> Self {
+        let measured = family.and_then(|family| device.measured.get(&format!("{family}_operands/{dtype}")));
+        measured.map_or_else(|| Self::line(0.0, f64::INFINITY), |points| Self::through(points))
+    }
+
     /// Of work that is bound by memory.
     pub(super) fn traffic(device: &Device) -> Self {
         device.measured.get("memory").map_or_else(

@@ -95,6 +95,52 @@ fn measured_families_have_curves_of_their_own() {
 }
 
 #[test]
+fn what_products_take_beside_arithmetic_is_added() {
+    let (mut graph, mut cluster) = (product(), cluster(&[1e9, 1e9], 1e6, LATENCY));
+    for member in &mut cluster.root.members {
+        let Member::Device(device) = member else {
+            unreachable!("a device")
+        };
+        let points = vec![(1e5, 1e-3), (1e6, 5e-3)];
+        device.measured.insert("matmul/float32".into(), points);
+    }
+    let Member::Device(device) = &mut cluster.root.members[0] else {
+        unreachable!("a device")
+    };
+    device
+        .measured
+        .insert("matmul_operands/float32".into(), vec![(16.0, 1e-4), (416.0, 9e-4)]);
+    cluster.validate().expect("a valid cluster");
+    graph.operators[0].family = Some("matmul".into());
+    graph.operators[0].flops = 1e6;
+    let along = graph.operators[0].choices[1].clone();
+    let shares = vec![vec![0.75, 0.25]; 3];
+    let costs = CostModel::new(&graph, &cluster, &shares);
+    // Along m, `x` (128) and `y` (64) shrink, `w` (32) does not.
+    let arithmetic = |share: f64| 1e-3 + (share * 1e6 - 1e5) * 4e-3 / 9e5;
+    let found = costs.compute_affine(0, &along, 0);
+    close(
+        found.value,
+        arithmetic(0.75) + 1e-4 + (32.0 + 0.75 * 192.0 - 16.0) * 2e-6,
+    );
+    close(found.slopes[0].expect("a slope").1, 4e-3 / 0.9 + 192.0 * 2e-6);
+    close(
+        costs.compute(0, &graph.operators[0].choices[0], 0),
+        5e-3 + 1e-4 + 208.0 * 2e-6,
+    );
+    close(costs.compute(0, &along, 1), arithmetic(0.25));
+    // A device without a share has the slope of a large one.
+    let nothing = vec![vec![0.0, 1.0]; 3];
+    let costs = CostModel::new(&graph, &cluster, &nothing);
+    let found = costs.compute_affine(0, &along, 0);
+    assert_eq!(found.value, 0.0);
+    close(found.slopes[0].expect("a slope").1, 4e-3 / 0.9 + 192.0 * 2e-6);
+    // Devices that differ in nothing else are not alike.
+    let equal = vec![vec![0.5, 0.5]; 3];
+    assert_eq!(CostModel::new(&graph, &cluster, &equal).alike(), [0, 1]);
+}
+
+#[test]
 fn measured_traffic_takes_the_place_of_the_bandwidth() {
     let (mut graph, mut cluster) = (product(), cluster(&[1e9, 1e9], BANDWIDTH, LATENCY));
     graph.operators[0].flops = 1.0;

@@ -20,11 +20,17 @@ FAMILIES = (
     "copy",
     "indexing",
     "matmul",
+    "matmul_operands",
     "normalisation",
     "pooling",
+    "pooling_backward",
     "transcendental",
+    "transcendental_backward",
 )
-"""Families of operators whose speed differs enough to be measured apart; of others it is that of the memory."""
+"""Families of operators whose speed differs enough to be measured apart; of others it is that of the memory.
+
+``matmul_operands`` is what ``matmul`` takes beside its arithmetic, which counts where matrices are thin.
+"""
 
 MEMORY = "memory"
 """Where measured times of operators that only touch their elements stand."""
@@ -54,8 +60,9 @@ class Device:
         reserve: bytes of it that are left to the library's context and to fragmentation.
         launch_overhead: seconds that starting one operator costs.
         measured: measured times of families of operators (:data:`FAMILIES`) by FLOP, such as ``matmul/float32`` (where
-            nothing is multiplied, one for each element), and of what ``memory`` bounds by bytes. Between the points
-            they are straight. What is not there follows from the figures above.
+            nothing is multiplied, one for each element), and by bytes those of what ``memory`` bounds and those of
+            ``matmul_operands/float32``, which are added to the product's. Between the points they are straight. What
+            is not there follows from the figures above.
     """
 
     name: str

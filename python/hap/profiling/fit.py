@@ -1,4 +1,4 @@
-"""Lines through measured times: ``latency + amount / rate``."""
+"""Lines through measured times, ``latency + amount / rate``, and times that rise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing
 
-# Of a line that should be level, the part by which the largest amount takes longer: rates are finite.
+from hap.cluster.device import Points
+
+# Of what should be level, the part by which the larger amount takes longer: times rise, and rates are finite.
 LEVEL = 1e-6
 
 
@@ -56,3 +58,11 @@ def fit(amounts: Sequence[float], seconds: Sequence[float], *, fastest: float = 
 
 def _error(latency: float, slope: float, x: np.typing.NDArray[np.float64], y: np.typing.NDArray[np.float64]) -> float:
     return float(np.sqrt((((latency + slope * x) / y - 1.0) ** 2).mean()))
+
+
+def rising(points: Sequence[tuple[float, float]]) -> Points:
+    """The points, with times that rise: what takes longer than something larger was disturbed."""
+    found = [points[-1]]
+    for amount, seconds in reversed(points[:-1]):
+        found.append((amount, min(seconds, found[-1][1] * (1.0 - LEVEL))))
+    return tuple(reversed(found))

@@ -14,14 +14,14 @@ import torch
 
 import hap.operators  # noqa: F401 - defines torch.ops.hap
 from hap.cluster.device import FAMILIES, MEMORY, Points
+from hap.profiling import products
 from hap.profiling.clock import Work, once, rounds
+from hap.profiling.fit import rising
 
 # Larger problems are left out where one takes this part of all the time; a family has some sizes in any case.
 LARGEST, SIZES = 0.01, 4
 # Those are not tried that would take so many times as long at the rate of the one before.
 NEARLY = 2.0
-# Of times that should be equal, the part by which the larger problem takes longer: times rise.
-LEVEL = 1e-6
 # Columns of matrices, which are normalised by row.
 WIDTH = 256
 # Small ones are taken in turns out of a larger memory, as many at most: in a step they are rarely in the fastest cache.
@@ -45,7 +45,7 @@ aten = torch.ops.aten
 _log = logging.getLogger("hap")
 
 Problem = tuple[float, tuple[Work, ...]]
-"""FLOP as :mod:`hap.rules.costs` counts them (of ``memory``: bytes), and operators of which each does so many."""
+"""FLOP as :mod:`hap.rules.costs` counts them (or bytes), and operators of which each does so many."""
 
 
 def names(dtypes: tuple[torch.dtype, ...]) -> list[str]:
@@ -75,7 +75,8 @@ def measure(
         advance: called after each round.
 
     Returns:
-        The times by name; and the part of the time that the process has its processor, 1 on accelerators.
+        The times by name, for ``matmul_operands`` those of whole thin products; and the part of the time that the
+        process has its processor, 1 on accelerators.
     """
     if device.type == "cpu":
         # From now on it keeps them, as in training after the first step.
@@ -115,7 +116,7 @@ def measure(
     lowest = [min(every) for every in zip(*every_round, strict=True)]
     usual, least = _usual(every_round, lowest, heavy), iter(lowest)
     points = {
-        name: _rising([(amount, usual * sum(next(least) for _ in every) / len(every)) for amount, every in line])
+        name: rising([(amount, usual * sum(next(least) for _ in every) / len(every)) for amount, every in line])
         for name, line in lines.items()
     }
     return points, share
@@ -158,14 +159,6 @@ def _affordable(line: Iterator[Problem], device: torch.device, limit: float) -> 
         yield (amount, every), taken
 
 
-def _rising(points: list[tuple[float, float]]) -> Points:
-    """The points, with times that rise: what takes longer than something larger was disturbed."""
-    found = points[-1:]
-    for amount, seconds in reversed(points[:-1]):
-        found.append((amount, min(seconds, found[-1][1] * (1.0 - LEVEL))))
-    return tuple(reversed(found))
-
-
 def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:
     """Larger and larger ones, with numbers from a pool; those that a family's operators of usual models lie between."""
     work: Work
@@ -176,23 +169,28 @@ def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:
 
     if family == "matmul":
         for size in (16, 64, 128, 256, 512, 1024, 2048, *((4096, 8192) if large else ())):
-            yield 2.0 * size**3, (partial(torch.mm, values(size, size), values(size, size)),)
+            yield products.square(size), (partial(torch.mm, values(size, size), values(size, size)),)
+    elif family == "matmul_operands":
+        for size in (64, 256, 1024, 2048, *((4096, 8192) if large else ())):
+            work = partial(torch.mm, values(products.ROWS, size), values(size, size))
+            yield pool.itemsize * products.thin(size), (work,)
     elif family.startswith("attention"):
         for length in (16, 64, 128, 256, 512, 1024, *((2048, 4096) if large else ())):
             q, k, v = (values(2, 8, length, 64) for _ in range(3))
             options = (None, None, 0.0, False, 0.125, False, 0)
-            work, products = partial(torch.ops.hap.sdpa, q, k, v, *options), 2
+            work, multiplications = partial(torch.ops.hap.sdpa, q, k, v, *options), 2
             if family == "attention_backward":
-                work, products = partial(torch.ops.hap.sdpa_backward, q, q, k, v, *work(), *options, False), 5
-            yield products * 2.0 * 2 * 8 * length**2 * 64, (work,)
+                work = partial(torch.ops.hap.sdpa_backward, q, q, k, v, *work(), *options, False)
+                multiplications = 5
+            yield multiplications * 2.0 * 2 * 8 * length**2 * 64, (work,)
     elif family.startswith("convolution"):
         for channels in (4, 16, 32, 64, 128, 256, *((512, 1024) if large else ())):
             x, weight = values(8, channels, 16, 16), values(channels, channels, 3, 3)
             rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-            work, products = partial(aten.convolution, x, weight, None, *rest), 1
+            work, multiplications = partial(aten.convolution, x, weight, None, *rest), 1
             if family == "convolution_backward":
-                work, products = partial(_convolution_backward, x, weight, rest), 2
-            yield products * 2.0 * 8 * 16 * 16 * channels**2 * 9, (work,)
+                work, multiplications = partial(_convolution_backward, x, weight, rest), 2
+            yield multiplications * 2.0 * 8 * 16 * 16 * channels**2 * 9, (work,)
     else:
         for exponent in (6, *range(10, 27 if large else 25, 2)):
             shape = (max(1, 2**exponent // WIDTH), min(WIDTH, 2**exponent))
@@ -223,11 +221,12 @@ def _touching(family: str, x: torch.Tensor, y: torch.Tensor) -> tuple[Work, ...]
                 partial(aten.clone, turned, memory_format=torch.contiguous_format) for turned in (x.t(), heads)
             )
         case "transcendental":
+            return (partial(aten.gelu, x), partial(aten.silu, x), partial(aten.tanh, x))
+        case "transcendental_backward":
             return (
-                partial(aten.gelu, x),
                 partial(aten.gelu_backward, x, y),
-                partial(aten.silu, x),
-                partial(aten.tanh, x),
+                partial(aten.silu_backward, x, y),
+                partial(aten.tanh_backward, x, y),
             )
         case "normalisation":
             mean = scale = x[:, :1]
@@ -245,15 +244,14 @@ def _touching(family: str, x: torch.Tensor, y: torch.Tensor) -> tuple[Work, ...]
                 partial(aten.embedding, x, places),
                 partial(aten.embedding_dense_backward, x, places, rows, -1, False),
             )
-        case "pooling":
+        case "pooling" | "pooling_backward":
             images, window = x.reshape(1, -1, 8, 8), ([2, 2], [2, 2], [0, 0], [1, 1], False)
+            if family == "pooling":
+                return (partial(aten.max_pool2d_with_indices, images, *window),)
             # Of each window the first element counts as the largest.
             first = torch.arange(64, device=x.device).view(8, 8)[::2, ::2]
             places = first.expand(1, images.shape[1], 4, 4).contiguous()
             pooled = y.view(-1)[: places.numel()].view(places.shape)
-            return (
-                partial(aten.max_pool2d_with_indices, images, *window),
-                partial(aten.max_pool2d_with_indices_backward, pooled, images, *window, places),
-            )
+            return (partial(aten.max_pool2d_with_indices_backward, pooled, images, *window, places),)
         case _:
             raise AssertionError(f"no such family: {family}")

@@ -19,7 +19,7 @@ from hap.cluster import COLLECTIVES, Cluster, CollectiveCost, Device, Link
 from hap.cluster.accelerators import recognised_name
 from hap.cluster.device import FAMILIES, MEMORY, RESERVE, Points
 from hap.errors import HapError
-from hap.profiling import collectives, interference, operators
+from hap.profiling import collectives, interference, operators, products
 from hap.profiling.clock import quartile
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
@@ -35,7 +35,7 @@ QUICK_OPERATORS, QUICK_TRANSFERS = 2.0, 2.0
 # Of the seconds for collectives, those beside for computation that overlaps them.
 OVERLAPS = 0.2
 # Changes whenever the same machine would be measured otherwise: what was measured before is not used any more.
-METHOD = 2
+METHOD = 3
 # Ranks on equal hardware whose times differ by less are equal.
 NOISE = 1.15
 # A process that has its processor for less of the time is kept from it on purpose: what takes longer in between is as
@@ -205,7 +205,7 @@ def _means(lists: Sequence[dict[str, Points]]) -> dict[str, Points]:
 
 def _device(measured: Measured, memory: float) -> Device:
     """A device by its measured points; its figures are those of the largest problems."""
-    points = measured.points
+    points = products.told_apart(measured.points)
 
     def rate(name: str) -> float:
         (amount, seconds) = points[name][-1]
