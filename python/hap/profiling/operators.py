@@ -175,14 +175,22 @@ def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:
             work = partial(torch.mm, values(products.ROWS, size), values(size, size))
             yield pool.itemsize * products.thin(size), (work,)
     elif family.startswith("attention"):
-        for length in (16, 64, 128, 256, 512, 1024, *((2048, 4096) if large else ())):
-            q, k, v = (values(2, 8, length, 64) for _ in range(3))
+        # Larger batches of longer texts: the shorter these, the less of the time is that of products.
+        for samples, length in (
+            (2, 16),
+            (2, 64),
+            (8, 64),
+            (8, 128),
+            (16, 256),
+            *(((16, 1024), (16, 2048)) if large else ()),
+        ):
+            q, k, v = (values(samples, 8, length, 64) for _ in range(3))
             options = (None, None, 0.0, False, 0.125, False, 0)
             work, multiplications = partial(torch.ops.hap.sdpa, q, k, v, *options), 2
             if family == "attention_backward":
                 work = partial(torch.ops.hap.sdpa_backward, q, q, k, v, *work(), *options, False)
                 multiplications = 5
-            yield multiplications * 2.0 * 2 * 8 * length**2 * 64, (work,)
+            yield multiplications * 2.0 * samples * 8 * length**2 * 64, (work,)
     elif family.startswith("convolution"):
         for channels in (4, 16, 32, 64, 128, 256, *((512, 1024) if large else ())):
             x, weight = values(8, channels, 16, 16), values(channels, channels, 3, 3)
