@@ -40,20 +40,24 @@ class Found:
         problem: what is solved: the one that was given, with further split classes and for fewer devices where these
             help.
         best: the best program and splits.
-        bound: the best lower bound under these splits.
+        tried: the programs of the search without regard to memory.
+        memory: its prices where it is scarce.
         baselines: the well-known strategies, on all devices of the problem that was given.
         unsegmented: the best program and splits where each axis has one split class.
         others: slower ones that fit, the fastest first, where memory is scarce.
         with_all: seconds per step of the plan for all devices where some are left out, else ``None``.
+        bound: the best lower bound under the splits of the best program; 0.0 until it was raised.
     """
 
     problem: Problem
     best: Candidate
-    bound: float
+    tried: list[Candidate]
+    memory: MemoryPrices | None
     baselines: list[Baseline]
     unsegmented: Candidate
     others: list[Candidate]
     with_all: float | None = None
+    bound: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -78,9 +82,10 @@ def search(problem: Problem, progress: Progress) -> Found:
         if not reasons:
             raise
         raise PlanError(f"{error}. These conflict: {', '.join(map(str, reasons))}. Leave one of them out") from error
+    found = _bounded(found, progress)
     if problem is not given:
         return replace(found, baselines=baselines(given))
-    return replace(found, baselines=first.baselines, with_all=None if found is first else first.seconds)
+    return replace(found, baselines=first.baselines, with_all=None if smallest is problem else first.seconds)
 
 
 def _with_room(problem: Problem, progress: Progress) -> tuple[Problem, Found]:
@@ -146,9 +151,14 @@ def _search(problem: Problem, progress: Progress, others: Sequence[Candidate]) -
     if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
     problem, best = with_segments(problem, best, tried if problem is given else [], memory)
+    return Found(problem, best, tried, memory, known, unsegmented, fitting)
+
+
+def _bounded(found: Found, progress: Progress) -> Found:
+    """With the best bound, and any better program that is found on the way; warns where limits cut searches short."""
     progress.update("lower bound")
-    best, bound = _raise_bound(problem, best, tried, memory)
-    gap = problem.engine.search_gap
+    best, bound = _raise_bound(found.problem, found.best, found.tried, found.memory)
+    gap = found.problem.engine.search_gap
     if gap >= 1.0:
         _log.warning("limits left a search for a program without any: there may be a better plan; raise limits")
     elif gap > 0.0:
@@ -157,7 +167,7 @@ def _search(problem: Problem, progress: Progress, others: Sequence[Candidate]) -
             "and there may be a better plan; raise limits",
             100.0 * gap / (1.0 - gap),
         )
-    return Found(problem, best, bound, known, unsegmented, fitting)
+    return replace(found, best=best, bound=bound)
 
 
 def _starts(problem: Problem) -> list[Splits]:

@@ -20,7 +20,7 @@ _log = logging.getLogger("hap")
 # Seconds before anything is shown.
 PATIENCE = 2.0
 # Phases of planning, for the length of the bar: tracing, axes, baselines, up to five starts, splits, split
-# classes, the lower bound, fewer devices. Where these are faster, all but the first two come again.
+# classes, fewer devices, the lower bound. Where fewer are faster, all between come again.
 PHASES = 12
 
 
