@@ -221,7 +221,9 @@ def rung_at(problem: Problem, start: Candidate, memory: MemoryPrices, constraint
     """The cheapest program at these prices of memory, under the splits and the prices of time of ``start``."""
     engine = problem.engine
     assert start.weights is not None
-    synthesis = engine.synthesise(start.splits, Prices(start.weights, memory=memory), constraints)
+    # Where memory costs nothing, nothing is gained by running anything again.
+    priced = memory if any(memory.seconds_per_byte) else None
+    synthesis = engine.synthesise(start.splits, Prices(start.weights, memory=priced), constraints)
     found = replace(candidate(problem, synthesis, start.splits), weights=start.weights)
     compute = sum(weight * busy for weight, busy in zip(start.weights, found.simulation.compute, strict=True))
     seconds = compute + (1.0 - engine.cluster.hidden) * found.simulation.communication

@@ -21,7 +21,7 @@ from hap.errors import PlanError
 from hap.planning.engine import Holder, MemoryPrices, NoProgramError, Prices, parse_program
 from hap.planning.ladder import SKEW, Ladder, Seen, climb, grain, rung_at, scaled
 from hap.planning.prices import busiest
-from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
+from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices, may_beat
 from hap.program import InputInstruction, Splits
 from hap.units import bytes_text, listed
 
@@ -236,7 +236,7 @@ def _balance(problem: Problem, known: Sequence[Candidate], seen: Seen) -> None:
         if not seen.fits(found) and sum(found.simulation.memory) <= room:
             near.setdefault((found.simulation.seconds, *found.simulation.memory), found)
     for found in sorted(near.values(), key=expected)[:NEAREST]:
-        if found.simulation.seconds < seen.seconds:
+        if seen.best is None or (found.simulation.seconds < seen.seconds and may_beat(problem, found, seen.best)):
             improve(found)
     last = seen.best or seen.least
     assert last is not None
