@@ -154,11 +154,15 @@ def _neighbours(stages: Stages, current: Rounded, machine: Machine, others: Sequ
     There, a few units are on another device, or all are as in one of the others.
     """
     changed = _Changed(stages.linear, fractions(current.splits), machine.capacity)
+    # Many axes are split alike.
+    moved: dict[tuple[int, ...], list[list[int]]] = {}
     ranked: list[tuple[float, float, str, list[int]]] = []
     for number, axis in enumerate(stages.axes()):
         units = current.splits[axis]
-        tried = [_moved(units, *move) for move in _moves(units, machine)]
-        tried += [other[axis] for other in others if other[axis] != units]
+        key = tuple(units)
+        if key not in moved:
+            moved[key] = [_moved(units, *move) for move in _moves(units, machine)]
+        tried = moved[key] + [other[axis] for other in others if other[axis] != units]
         if tried:
             shares = np.array(tried) / sum(units)
             seconds, excess = changed.seconds(number, shares), changed.excess(number, shares)
@@ -206,10 +210,10 @@ class _Changed:
 
     def seconds(self, axis: int, shares: Array) -> Array:
         """Change of the step time by [change], for shares by [change, device]."""
-        kinds, slopes = self.linear.kinds, self.linear.slopes[:, :, axis]
+        slopes = self.linear.slopes[:, :, axis]
         moving = slopes.any(axis=1)
-        times = self.times[moving]
-        longest = [(times + slopes[moving][:, kinds] * more).max(axis=1) for more in shares - self.columns[axis]]
+        times, slopes = self.times[moving], slopes[moving][:, self.linear.kinds]
+        longest = [(times + slopes * more).max(axis=1) for more in shares - self.columns[axis]]
         change: Array = (np.array(longest) - times.max(axis=1)) @ self.linear.counts[moving]
         return change
 
