@@ -8,6 +8,7 @@ import torch
 from torch._functorch._aot_autograd.descriptors import GradAOTOutput
 from torch.fx import Graph, Node
 
+from hap.trace.contiguous import make_contiguous
 from hap.trace.random import is_random, number_random, replace_random
 from hap.trace.simplify import simplify
 
@@ -35,6 +36,7 @@ def clean(graph: Graph) -> Node | None:
     _drop_output_clones(graph)
     graph.eliminate_dead_code()
     simplify(graph)
+    make_contiguous(graph)
     number_random(graph)
     _separate_outputs(graph)
     graph.lint()
