@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import pytest
 from benches.cluster import predictions, workloads
 
@@ -10,11 +11,11 @@ import hap
 from hap.cluster import COLLECTIVES, CollectiveCost
 from hap.planning.baselines import baseline
 from hap.planning.setup import make_problem
-from hap.program import Compute, Convert
+from hap.program import Compute, Convert, Program
 from hap.rules import annotate
 
 LATENCY, RATE = 1e-3, 1e8
-COSTS = {name: CollectiveCost(LATENCY, RATE) for name in COLLECTIVES}
+COSTS = {name: CollectiveCost(latency=LATENCY, bandwidth=RATE) for name in COLLECTIVES}
 DEVICE = hap.Device(flops=1e10, memory_bandwidth=1e9, memory=1e10)
 CLUSTER = hap.Cluster([DEVICE] * 2, link=hap.Link(bandwidth=RATE, latency=LATENCY), collectives=COSTS)
 GPT2 = workloads.gpt2(4, length=8, vocabulary=32, width=16, layers=2, heads=2)
@@ -54,7 +55,7 @@ def test_tensor_parallelism_is_what_people_write(axes):
     problem = make_problem(axes, CLUSTER)
     given = predictions.by_hand(GPT2, axes, problem.constraints)
     found = baseline(problem, "tensor", given, problem.even)
-    program = found.candidate.program
+    program = msgspec.json.decode(found.candidate.program, type=Program)
     collectives = [step for step in program.instructions if isinstance(step, Convert) and step.implementation]
     # In each block the sums behind attention and perceptron, forth and back, and nothing else.
     assert Counter(step.conversion for step in collectives) == {"all_reduce": 4 * 2}

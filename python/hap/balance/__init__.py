@@ -1,5 +1,7 @@
 """How unevenly each axis is split: a successive linear program over real shares, then rounding to whole units.
 
+Where that loses much, a mixed integer program proposes units of the axes that have few.
+
 There is one split class per axis (all tensors and operators of an axis share its split), so shares and splits are
 keyed by the name of the axis. Classes of an axis by segment of the model and by role would be further keys.
 """
@@ -13,6 +15,7 @@ from hap.balance.linear_program import DoesNotFitError, write_linear_program
 from hap.balance.rounding import Rounded, fractions, largest_remainder, least_maximum, round_shares, rounded
 from hap.balance.stages import Affine, Evaluator, Machine, MemoryParts, Shares, Simulation, Stage, Stages
 from hap.balance.successive import Balanced, successive, without_small_shares
+from hap.balance.whole_units import in_whole_units
 from hap.program import Splits
 
 __all__ = [
@@ -38,6 +41,9 @@ __all__ = [
     "without_small_shares",
     "write_linear_program",
 ]
+
+# Where rounding loses less than this fraction, no whole units can gain more: no search for them.
+WORTH_A_SEARCH = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +82,20 @@ def balance(
         tight = replace(machine, capacity=tuple(it / (1.0 + over) for it in machine.capacity))
         starts.append(round_shares(successive(evaluator, real.shares, tight, real.left_out).shares, free))
     found = rounded(evaluator, real.shares, free, machine, starts)
-    shares = fractions(found.splits)
-    # Whole units may beat the real shares, which are optimal only for the terms linearised near them.
-    loss = max(0.0, evaluator.stages(shares).seconds(shares) / real.seconds - 1.0) if real.seconds > 0.0 else 0.0
+    loss = _loss(evaluator, found.splits, real.seconds)
+    if real.excess == 0.0 and (loss > WORTH_A_SEARCH or found.simulation.excess(machine.capacity) > 0.0):
+        whole = in_whole_units(evaluator, real.stages, real.shares, free, machine, found)
+        if whole is not found:
+            found, loss = whole, _loss(evaluator, whole.splits, real.seconds)
     splits = {axis: list(fixed[axis]) if axis in fixed else found.splits[axis] for axis in sizes}
     return Ratios(splits, found.simulation, loss, real.weights)
+
+
+def _loss(evaluator: Evaluator, splits: Splits, seconds: float) -> float:
+    """Step time lost to whole units, as a fraction of these seconds at the real shares."""
+    shares = fractions(splits)
+    # Whole units may beat the real shares, which are optimal only for the terms linearised near them.
+    return max(0.0, evaluator.stages(shares).seconds(shares) / seconds - 1.0) if seconds > 0.0 else 0.0
 
 
 class _Fixed:

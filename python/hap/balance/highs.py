@@ -10,12 +10,14 @@ from typing import Any
 import highspy
 import numpy as np
 
-from hap.balance.stages import Array, Numbers
+from hap.balance.stages import Array, Marks, Numbers
 from hap.errors import PlanError
 
 INFINITY = float("inf")
 # Beyond so many rows the interior point method beats the simplex method (measured on 64 devices x 1000 stages).
 INTERIOR_POINT_ROWS = 10_000
+# The search for whole numbers ends at this relative gap, or after so many nodes (not seconds: plans repeat).
+GAP, NODES = 1e-4, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,25 @@ class Solver:
         return np.array(solution.col_value), np.array(solution.row_dual)
 
 
+def minimise_whole(program: LinearProgram, whole: Marks) -> Array | None:
+    """Values of the columns where those marked are whole numbers.
+
+    To within :data:`GAP` of the optimum, or the best that was found within :data:`NODES`; ``None`` where none was.
+    """
+    highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs.setOptionValue("output_flag", False)
+    highs.setOptionValue("threads", 1)
+    highs.setOptionValue("random_seed", 0)
+    highs.setOptionValue("mip_rel_gap", GAP)
+    highs.setOptionValue("mip_abs_gap", 0.0)
+    highs.setOptionValue("mip_max_nodes", NODES)
+    _pass(highs, program, whole)
+    highs.run()
+    if highs.getInfo().primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
+        return None
+    return np.array(highs.getSolution().col_value)
+
+
 def write(program: LinearProgram, columns: Sequence[str], rows: Sequence[str], path: Path) -> None:
     """Writes a program in LP format with these names, which must differ and consist of letters, digits and ``_.``.
 
@@ -94,7 +115,7 @@ def write(program: LinearProgram, columns: Sequence[str], rows: Sequence[str], p
     assert set(statuses) == {highspy.HighsStatus.kOk}, "the names are unique, and the file can be written"
 
 
-def _pass(highs: Any, program: LinearProgram) -> None:
+def _pass(highs: Any, program: LinearProgram, whole: Marks | None = None) -> None:
     order = np.argsort(program.rows, kind="stable")
     starts = np.searchsorted(program.rows[order], np.arange(len(program.row_lower)))
     status = highs.passModel(
@@ -112,6 +133,6 @@ def _pass(highs: Any, program: LinearProgram) -> None:
         starts.astype(np.int32),
         program.columns[order].astype(np.int32),
         program.values[order],
-        np.zeros(len(program.cost), dtype=np.int32),
+        np.zeros(len(program.cost), dtype=np.int32) if whole is None else whole.astype(np.int32),
     )
     assert status != highspy.HighsStatus.kError, "the linear program is malformed"

@@ -89,7 +89,7 @@ def solve(
     if not model.axes:
         return Solution(dict(shares), stages.seconds(shares), _equal(len(capacity)))
     solver = solver or Solver()
-    optimum = solver.minimise(_fastest(model))
+    optimum = solver.minimise(fastest(model))
     if optimum is None:
         _report_excess(model, shares, capacity, solver)
     blocks, kinds = model.constants.shape
@@ -117,7 +117,7 @@ def write_linear_program(
     columns = [f"seconds.{n}" for n in blocks] + [f"share.{axis}.{d}" for d in model.first for axis in axes]
     rows = [f"busy.{n}.{d}" for n in blocks for d in model.first]
     rows += [f"whole.{axis}" for axis in axes] + [f"memory.{d}" for d in model.first]
-    write(_fastest(model), columns, rows, Path(path))
+    write(fastest(model), columns, rows, Path(path))
 
 
 def _plain_names(axes: Sequence[str]) -> list[str]:
@@ -135,7 +135,7 @@ def _equal(devices: int) -> tuple[float, ...]:
     return (1.0 / devices,) * devices
 
 
-def _fastest(model: Merged) -> LinearProgram:
+def fastest(model: Merged) -> LinearProgram:
     """Columns: times [block], shares [class, axis]. Rows: [block, class], then those of :func:`_limits`."""
     blocks, kinds = model.constants.shape
     busy = blocks * kinds

@@ -100,13 +100,13 @@ def rounded(
         if splits not in candidates[:number]:
             simulated.append(Rounded(splits, evaluator.simulate(splits)))
     best = _best(simulated, machine)
-    found = _improved(evaluator, best, machine, candidates)
+    found = improved(evaluator, best, machine, candidates)
     # From a second start, too: moves get stuck. The real shares' roundings may be the better start even where they
     # need a little more memory than there is.
     others = [it for it in simulated if it is not best]
     near = [it for it in others if it.splits in candidates[:2]]
     if others:
-        found = _best([found, _improved(evaluator, _best(near or others, machine), machine, candidates)], machine)
+        found = _best([found, improved(evaluator, _best(near or others, machine), machine, candidates)], machine)
     return found
 
 
@@ -114,19 +114,20 @@ def _best(candidates: Sequence[Rounded], machine: Machine) -> Rounded:
     """The best one, the first of equals."""
     best = candidates[0]
     for candidate in candidates[1:]:
-        if _better(candidate, best, machine):
+        if better(candidate, best, machine):
             best = candidate
     return best
 
 
-def _better(candidate: Rounded, other: Rounded, machine: Machine) -> bool:
+def better(candidate: Rounded, other: Rounded, machine: Machine) -> bool:
+    """Whether it overruns memory less, or, overrunning it as little, is faster."""
     excess, limit = candidate.simulation.excess(machine.capacity), other.simulation.excess(machine.capacity)
     if abs(excess - limit) > 1e-9:
         return excess < limit
     return candidate.simulation.seconds < other.simulation.seconds * (1.0 - TOLERANCE)
 
 
-def _improved(evaluator: Evaluator, start: Rounded, machine: Machine, others: Sequence[Splits]) -> Rounded:
+def improved(evaluator: Evaluator, start: Rounded, machine: Machine, others: Sequence[Splits]) -> Rounded:
     """Moves units between devices, or splits an axis as in one of the others, while that helps.
 
     Within :data:`MOVES` simulations.
@@ -139,7 +140,7 @@ def _improved(evaluator: Evaluator, start: Rounded, machine: Machine, others: Se
         for splits in _neighbours(stages, best, machine, others)[:budget]:
             budget -= 1
             candidate = Rounded(splits, evaluator.simulate(splits))
-            if _better(candidate, best, machine):
+            if better(candidate, best, machine):
                 found = candidate
                 break
         if found is None:
