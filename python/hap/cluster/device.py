@@ -17,6 +17,8 @@ FAMILIES = (
     "attention_backward",
     "convolution",
     "convolution_backward",
+    "convolution_backward_operands",
+    "convolution_operands",
     "copy",
     "indexing",
     "matmul",
@@ -29,7 +31,8 @@ FAMILIES = (
 )
 """Families of operators whose speed differs enough to be measured apart; of others it is that of the memory.
 
-``matmul_operands`` is what ``matmul`` takes beside its arithmetic, which counts where matrices are thin.
+``matmul_operands`` and the like are what ``matmul`` takes beside its arithmetic, which counts where matrices are thin,
+and convolutions where channels are few.
 """
 
 MEMORY = "memory"
@@ -61,8 +64,8 @@ class Device:
         launch_overhead: seconds that starting one operator costs.
         measured: measured times of families of operators (:data:`FAMILIES`) by FLOP, such as ``matmul/float32`` (where
             nothing is multiplied, one for each element), and by bytes those of what ``memory`` bounds and those of
-            ``matmul_operands/float32``, which are added to the product's. Between the points they are straight. What
-            is not there follows from the figures above.
+            ``matmul_operands/float32`` and the like, which are added. Between the points they are straight. What is not
+            there follows from the figures above.
     """
 
     name: str

@@ -14,16 +14,16 @@ import torch
 
 import hap.operators  # noqa: F401 - defines torch.ops.hap
 from hap.cluster.device import FAMILIES, MEMORY, Points
-from hap.profiling import products
 from hap.profiling.clock import Work, once, rounds
 from hap.profiling.fit import rising
+from hap.profiling.operands import SUFFIX, Convolution, Product, shapes
 
 # Larger problems are left out where one takes this part of all the time; a family has some sizes in any case.
 LARGEST, SIZES = 0.01, 4
 # Those are not tried that would take so many times as long at the rate of the one before.
 NEARLY = 2.0
-# Columns of matrices, which are normalised by row.
-WIDTH = 256
+# Columns of matrices, which are normalised by row; and of tables, between those of categories and those of words.
+WIDTH, EMBEDDING = 256, 64
 # Small ones are taken in turns out of a larger memory, as many at most: in a step they are rarely in the fastest cache.
 PIECES = 16
 # Elements of that memory, on CPUs and on accelerators, which are measured at sizes that fill them.
@@ -75,16 +75,16 @@ def measure(
         advance: called after each round.
 
     Returns:
-        The times by name, for ``matmul_operands`` those of whole thin products; and the part of the time that the
-        process has its processor, 1 on accelerators.
+        The times by name, for ``matmul_operands`` and the like those of whole operators; and the part of the time that
+        the process has its processor, 1 on accelerators.
     """
     if device.type == "cpu":
         # From now on it keeps them, as in training after the first step.
         torch.empty(KEPT, dtype=torch.uint8)
+    # In no order, which a processor would foresee.
+    numbers = torch.linspace(-2.0, 2.0, NUMBERS)[_shuffled(NUMBERS)]
     pools = {
-        str(dtype).removeprefix("torch."): torch.linspace(-2.0, 2.0, NUMBERS, dtype=dtype, device=device).repeat(
-            2 * POOL[device.type != "cpu"] // NUMBERS
-        )
+        str(dtype).removeprefix("torch."): numbers.to(device, dtype).repeat(2 * POOL[device.type != "cpu"] // NUMBERS)
         for dtype in dict.fromkeys((torch.float32, *dtypes))
     }
     limit = LARGEST * seconds
@@ -167,13 +167,10 @@ def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:
     def values(*shape: int) -> torch.Tensor:
         return pool.view(-1)[: math.prod(shape)].view(shape).clone()
 
-    if family == "matmul":
-        for size in (16, 64, 128, 256, 512, 1024, 2048, *((4096, 8192) if large else ())):
-            yield products.square(size), (partial(torch.mm, values(size, size), values(size, size)),)
-    elif family == "matmul_operands":
-        for size in (64, 256, 1024, 2048, *((4096, 8192) if large else ())):
-            work = partial(torch.mm, values(products.ROWS, size), values(size, size))
-            yield pool.itemsize * products.thin(size), (work,)
+    if multiplied := shapes(family, large=large):
+        for one in multiplied:
+            amount = pool.itemsize * one.elements if family.endswith(SUFFIX) else one.flops
+            yield amount, (_multiplying(one, values),)
     elif family.startswith("attention"):
         # Larger batches of longer texts: the shorter these, the less of the time is that of products.
         for samples, length in (
@@ -191,14 +188,6 @@ def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:
                 work = partial(torch.ops.hap.sdpa_backward, q, q, k, v, *work(), *options, False)
                 multiplications = 5
             yield multiplications * 2.0 * samples * 8 * length**2 * 64, (work,)
-    elif family.startswith("convolution"):
-        for channels in (4, 16, 32, 64, 128, 256, *((512, 1024) if large else ())):
-            x, weight = values(8, channels, 16, 16), values(channels, channels, 3, 3)
-            rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-            work, multiplications = partial(aten.convolution, x, weight, None, *rest), 1
-            if family == "convolution_backward":
-                work, multiplications = partial(_convolution_backward, x, weight, rest), 2
-            yield multiplications * 2.0 * 8 * 16 * 16 * channels**2 * 9, (work,)
     else:
         for exponent in (6, *range(10, 27 if large else 25, 2)):
             shape = (max(1, 2**exponent // WIDTH), min(WIDTH, 2**exponent))
@@ -209,17 +198,28 @@ def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:
             yield float(amount if family != MEMORY else 3 * amount * pool.itemsize), taken
 
 
+def _shuffled(count: int) -> torch.Tensor:
+    """The numbers below ``count`` in an order without pattern, the same at each call."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))
+
+
 def _next(works: Iterator[Work]) -> object:
     return next(works)()
 
 
-def _convolution_backward(x: torch.Tensor, weight: torch.Tensor, rest: tuple[object, ...]) -> object:
-    return aten.convolution_backward(x, x, weight, None, *rest, [True, True, False])
+def _multiplying(shape: Product | Convolution, values: Callable[..., torch.Tensor]) -> Work:
+    if isinstance(shape, Product):
+        return partial(torch.mm, values(shape.rows, shape.size), values(shape.size, shape.size))
+    x = values(shape.samples, shape.channels, shape.image, shape.image)
+    weight, rest = values(shape.channels, shape.channels, 3, 3), ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    if shape.backward:
+        return partial(aten.convolution_backward, x, x, weight, None, *rest, [True, True, False])
+    return partial(aten.convolution, x, weight, None, *rest)
 
 
 def _touching(family: str, x: torch.Tensor, y: torch.Tensor) -> tuple[Work, ...]:
     """What touches the elements of a matrix, and of another like it, once or a few times."""
-    rows, columns = x.shape
+    columns = x.shape[1]
     match family:
         case "memory":
             return (partial(aten.add, x, y),)
@@ -247,10 +247,11 @@ def _touching(family: str, x: torch.Tensor, y: torch.Tensor) -> tuple[Work, ...]
                 ),
             )
         case "indexing":
-            places = torch.arange(rows, device=x.device)
+            table = x.reshape(-1, min(columns, EMBEDDING))
+            places = _shuffled(len(table)).to(x.device)
             return (
-                partial(aten.embedding, x, places),
-                partial(aten.embedding_dense_backward, x, places, rows, -1, False),
+                partial(aten.embedding, table, places),
+                partial(aten.embedding_dense_backward, table, places, len(table), -1, False),
             )
         case "pooling" | "pooling_backward":
             images, window = x.reshape(1, -1, 8, 8), ([2, 2], [2, 2], [0, 0], [1, 1], False)

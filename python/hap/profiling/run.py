@@ -19,7 +19,7 @@ from hap.cluster import COLLECTIVES, Cluster, CollectiveCost, Device, Link
 from hap.cluster.accelerators import recognised_name
 from hap.cluster.device import FAMILIES, MEMORY, RESERVE, Points
 from hap.errors import HapError
-from hap.profiling import collectives, interference, operators, products
+from hap.profiling import collectives, interference, operands, operators
 from hap.profiling.clock import quartile
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
@@ -205,7 +205,7 @@ def _means(lists: Sequence[dict[str, Points]]) -> dict[str, Points]:
 
 def _device(measured: Measured, memory: float) -> Device:
     """A device by its measured points; its figures are those of the largest problems."""
-    points = products.told_apart(measured.points)
+    points = operands.told_apart(measured.points)
 
     def rate(name: str) -> float:
         (amount, seconds) = points[name][-1]

@@ -1,0 +1,83 @@
+"""What operators that multiply take for arithmetic and beside it, told apart."""
+
+import itertools
+
+import pytest
+import torch
+
+from hap.profiling import operands, operators
+from hap.profiling.operands import SHAPES, at
+from hap.rules import costs
+
+
+def arithmetic(flops):
+    return 1e-6 + flops / 1e11
+
+
+def beside(size, rate):
+    return 2e-7 + size / rate
+
+
+def seconds_of(shape, rate, itemsize):
+    return arithmetic(shape.flops) + beside(itemsize * shape.elements, rate)
+
+
+def measured(rate, family="matmul", dtype="float32", itemsize=4):
+    """What the shapes of a family take where their operands are read at a rate."""
+    many, few = SHAPES[family]
+    return {
+        f"{family}/{dtype}": tuple((it.flops, seconds_of(it, rate, itemsize)) for it in many),
+        f"{family}_operands/{dtype}": tuple((itemsize * it.elements, seconds_of(it, rate, itemsize)) for it in few),
+    }
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_counts_are_those_of_the_cost_model(family):
+    for shape in itertools.chain(*SHAPES[family]):
+        work = operators._multiplying(shape, lambda *sizes: torch.empty(sizes, device="meta"))
+        tensors = [value for value in work.args if isinstance(value, torch.Tensor)]
+        made = work()
+        results = [value for value in (made if isinstance(made, tuple) else (made,)) if value is not None]
+        assert shape.elements == sum(value.numel() for value in [*tensors, *results])
+        shapes = [value.shape if isinstance(value, torch.Tensor) else value for value in work.args]
+        target = work.func if isinstance(work.func, torch._ops.OpOverloadPacket) else torch.ops.aten.mm
+        out = [None if value is None else value.shape for value in made] if isinstance(made, tuple) else made.shape
+        assert shape.flops == costs.formula(target.default)(*shapes, out_val=out)
+
+
+@pytest.mark.parametrize("rate", [2e9, 1e10, 1e12])
+@pytest.mark.parametrize("family", SHAPES)
+def test_arithmetic_and_operands_are_told_apart(family, rate):
+    given = measured(rate, family)
+    found = operands.told_apart(given | {"memory": ((1.0, 1.0), (2.0, 2.0))})
+    assert found["memory"] == ((1.0, 1.0), (2.0, 2.0))
+    work, more = found[f"{family}/float32"], found[f"{family}_operands/float32"]
+    # Points are few, so that the parts are not exactly those that were put together; their sum is.
+    for shape in SHAPES[family][0][2:]:
+        assert at(work, shape.flops) == pytest.approx(arithmetic(shape.flops), rel=0.25)
+    for shape in itertools.chain(*(shapes[1:] for shapes in SHAPES[family])):
+        whole = at(work, shape.flops) + at(more, 4 * shape.elements)
+        assert whole == pytest.approx(seconds_of(shape, rate, 4), rel=1e-2)
+    if rate < 1e11:
+        assert more[-1][1] == pytest.approx(beside(more[-1][0], rate), rel=0.25)
+
+
+def test_element_types_are_told_apart_by_themselves():
+    found = operands.told_apart(measured(1e10) | measured(5e9, dtype="bfloat16", itemsize=2))
+    assert found["matmul_operands/float32"] == operands.told_apart(measured(1e10))["matmul_operands/float32"]
+    assert found["matmul_operands/bfloat16"] != found["matmul_operands/float32"]
+
+
+def test_times_rise_where_nothing_remains():
+    """Where thin products are as fast as their arithmetic, or faster."""
+    points = measured(1e15)
+    points["matmul_operands/float32"] = tuple(
+        (size, seconds / 3) for size, seconds in points["matmul_operands/float32"]
+    )
+    for line in operands.told_apart(points).values():
+        assert all(0.0 < one[0] < two[0] and 0.0 < one[1] < two[1] for one, two in itertools.pairwise(line))
+
+
+def test_points_are_read_as_the_cost_model_does():
+    points = ((1.0, 1.0), (2.0, 3.0), (4.0, 4.0))
+    assert [at(points, amount) for amount in (0.5, 1.0, 1.5, 3.0, 6.0)] == [1.0, 1.0, 2.0, 3.5, 5.0]
