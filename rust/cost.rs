@@ -225,7 +225,7 @@ impl<'a> CostModel<'a> {
         // Each further part starts another kernel; that each works on less makes none cheaper.
         let further = choice.parts() - 1.0;
         let computing = (
-            one.constant + further * arithmetic.latency() + more.constant + more.slope * whole,
+            one.constant + further * (arithmetic.latency() + beside.latency()) + more.constant + more.slope * whole,
             one.slope * node.flops + more.slope * sharded,
         );
         let moving = (

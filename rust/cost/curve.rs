@@ -23,7 +23,9 @@ impl Curve {
     /// # Panics
     /// If the device has no default speed; a validated one has.
     pub(super) fn arithmetic(device: &Device, family: Option<&str>, dtype: &str) -> Self {
-        let measured = family.and_then(|family| device.measured.get(&format!("{family}/{dtype}")));
+        let of = |family: &str| device.measured.get(&format!("{family}/{dtype}"));
+        // Clusters measured before a backward had a family of its own have that of the forward for both.
+        let measured = family.and_then(|family| of(family).or_else(|| of(family.strip_suffix("_backward")?)));
         measured.map_or_else(
             || {
                 let flops = device.flops_of(dtype).expect("a validated cluster has a default");

@@ -89,6 +89,10 @@ fn measured_families_have_curves_of_their_own() {
     }
     graph.operators[0].flops = 2e6;
     close(at(&graph, 0.75, 0).value, 5e-3 + 0.5e6 * 6e-9);
+    // A backward that has not been measured by itself takes what the forward does.
+    graph.operators[0].family = Some("matmul_backward".into());
+    close(at(&graph, 0.75, 0).value, 5e-3 + 0.5e6 * 6e-9);
+    graph.operators[0].family = Some("matmul".into());
     assert_eq!(at(&graph, 0.0, 0).value, 0.0);
     let shares = vec![vec![0.5, 0.5]; 3];
     assert_eq!(CostModel::new(&graph, &cluster, &shares).alike(), [0, 1]);
@@ -129,6 +133,16 @@ fn what_products_take_beside_arithmetic_is_added() {
         5e-3 + 1e-4 + 208.0 * 2e-6,
     );
     close(costs.compute(0, &along, 1), arithmetic(0.25));
+    // A further part starts once more.
+    let mut apart = graph.operators[0].choices[0].clone();
+    apart.collectives = vec![Collective {
+        conversion: Conversion::AllReduce,
+        axis: None,
+        bytes: 8.0,
+    }];
+    let further = costs.compute(0, &apart, 0) - costs.compute(0, &graph.operators[0].choices[0], 0);
+    close(further, (apart.parts() - 1.0) * (1e-3 + 1e-4));
+    assert!(further > 0.0);
     // A device without a share has the slope of a large one.
     let nothing = vec![vec![0.0, 1.0]; 3];
     let costs = CostModel::new(&graph, &cluster, &nothing);

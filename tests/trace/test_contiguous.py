@@ -86,3 +86,46 @@ def test_dropout_keeps_the_order(images: torch.Tensor) -> None:
 def test_what_convolutions_read_keeps_its_order(images: torch.Tensor) -> None:
     graph = assert_equal_to_eager((Channels().double(), (images,), {}), tolerance=1e-14)
     assert not [one for one in graph.operators if one.target is aten.clone.default and one.kwargs == COPY]
+
+
+class Mixed(Patches):
+    """The stream is added to what is permuted as well, and kept so: both are read in one order as they are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states = self.patches(x).flatten(2).transpose(1, 2)
+        others = (self.patches(2 * x).flatten(2)).transpose(1, 2)
+        for norm in self.norms:
+            states = states + norm(states).sigmoid() * others
+        return states.square().mean() + (others.transpose(1, 2) @ states).mean()
+
+
+class Once(Patches):
+    """One layer norm: its operand is copied once in any case, and its backward's gradient lies as the stream does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.patches(x).flatten(2).transpose(1, 2).softmax(-1).square().mean()
+
+
+@pytest.mark.parametrize("kind", [Mixed, Once])
+def test_no_copy_where_it_spares_none(kind: type[Patches], images: torch.Tensor) -> None:
+    graph = assert_equal_to_eager((kind().double(), (images,), {}), tolerance=1e-14)
+    assert not [one for one in graph.operators if one.target is aten.clone.default and one.kwargs == COPY]
+
+
+class Permuted(Patches):
+    """The stream begins as an input that the user has permuted, and is given back."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        stream = x.transpose(1, 2)
+        for norm in self.norms:
+            stream = stream + norm(stream)
+        return {"loss": stream.square().mean(), "stream": stream}
+
+
+def test_inputs_and_outputs_keep_their_order() -> None:
+    module, x = Permuted().double(), torch.linspace(-1, 1, 60, dtype=torch.float64).view(2, 6, 5)
+    graph = assert_equal_to_eager((module, (x,), {}), tolerance=1e-14)
+    assert not [one for one in graph.operators if one.target is aten.clone.default and one.kwargs == COPY]
+    results = run(graph, bind(graph, module, (x,)))
+    (stream,) = [value for value in results.values() if value is not None and value.shape == (2, 5, 6)]
+    assert stream.stride() == module(x)["stream"].stride()

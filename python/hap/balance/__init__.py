@@ -42,7 +42,7 @@ __all__ = [
     "write_linear_program",
 ]
 
-# Where rounding loses less than this fraction, no whole units can gain more: no search for them.
+# Where rounding loses less than this fraction, little is to be gained by a search for whole units.
 WORTH_A_SEARCH = 0.01
 
 

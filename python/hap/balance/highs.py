@@ -85,8 +85,10 @@ def minimise_whole(program: LinearProgram, whole: Marks) -> Array | None:
     highs.setOptionValue("mip_rel_gap", GAP)
     highs.setOptionValue("mip_abs_gap", 0.0)
     highs.setOptionValue("mip_max_nodes", NODES)
+    highs.setOptionValue("primal_feasibility_tolerance", 1e-9)
+    highs.setOptionValue("mip_feasibility_tolerance", 1e-9)
     _pass(highs, program, whole)
-    highs.run()
+    assert highs.run() != highspy.HighsStatus.kError, "the program is well-formed"
     if highs.getInfo().primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
         return None
     return np.array(highs.getSolution().col_value)

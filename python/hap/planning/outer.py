@@ -82,6 +82,7 @@ def search(problem: Problem, progress: Progress) -> Found:
         if not reasons:
             raise
         raise PlanError(f"{error}. These conflict: {', '.join(map(str, reasons))}. Leave one of them out") from error
+    # The bound may find a better program yet of the devices that were chosen; by ``with_all`` they were chosen.
     found = _bounded(found, progress)
     if problem is not given:
         return replace(found, baselines=baselines(given))

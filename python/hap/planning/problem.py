@@ -146,9 +146,10 @@ def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) 
 
 
 def may_beat(problem: Problem, made: Candidate, rival: Candidate) -> bool:
-    """Whether balance may make a program better than a rival: not where one linear program says that it cannot.
+    """Whether balance is likely to make a program better than a rival: not where one linear program says otherwise.
 
-    Times and memory are mostly convex in the shares, and a convex function lies above its tangents.
+    Times and memory are mostly convex in the shares, and a convex function lies above its tangents. Not where a device
+    is left out, which spares it launches and messages: such a program may be missed.
     """
     engine = problem.engine
     if rival.simulation.excess(engine.machine.capacity) > 0.0:

@@ -204,8 +204,8 @@ def _means(lists: Sequence[dict[str, Points]]) -> dict[str, Points]:
 
 
 def _device(measured: Measured, memory: float) -> Device:
-    """A device by its measured points; its figures are those of the largest problems."""
-    points = operands.told_apart(measured.points)
+    """A device by its measured points; its figures are those of the largest problems, with their operands."""
+    points = measured.points
 
     def rate(name: str) -> float:
         (amount, seconds) = points[name][-1]
@@ -220,7 +220,7 @@ def _device(measured: Measured, memory: float) -> Device:
         memory=memory,
         reserve=0.0 if hardware.threads else min(RESERVE, 0.1 * memory),
         launch_overhead=points[MEMORY][0][1],
-        measured=points,
+        measured=operands.told_apart(points),
     )
 
 

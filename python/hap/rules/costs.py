@@ -36,7 +36,7 @@ _FAMILIES = {
     "normalisation": r"aten\.(_?(log_)?softmax|_(log_)?softmax_backward_data|native_(layer|group|batch)_norm)",
     "pooling_backward": r"aten\.\w*pool\w*backward",
     "pooling": r"aten\.\w*pool\w*",
-    "transcendental_backward": r"aten\.(gelu|silu|mish|elu|softplus|tanh|(log_)?sigmoid)_b\w+\.",
+    "transcendental_backward": r"aten\.(gelu|silu|mish|elu|softplus|log_sigmoid)_b\w+\.",
     "transcendental": r"aten\.(gelu|silu|mish|elu|softplus|tanh|(log_)?sigmoid|erf|expm?1?|log(1p)?|sin|cos)\.",
 }
 _PATTERNS = {family: re.compile(pattern) for family, pattern in _FAMILIES.items()}

@@ -16,13 +16,13 @@ import hap.operators  # noqa: F401  defines torch.ops.hap
 
 aten = torch.ops.aten
 
-# By operator the places of the operands that it copies where they are not contiguous; its results always are.
+# By operator the places of the operands that it copies where they are not contiguous; what it writes always is.
 _COPIED = {
     aten.native_layer_norm.default: (0,),
     aten.native_layer_norm_backward.default: (0, 1),
     aten.clone.default: (0,),
 }
-# Like those that are tagged as pointwise these read any order at one speed, and copy nothing.
+# Like those that are tagged as pointwise these read any order, and copy nothing.
 _ANY_ORDER = {
     aten._to_copy.default,
     aten.mean.dim,
@@ -79,7 +79,8 @@ def _changed(graph: Graph, permuted: Node) -> dict[Node, torch.Tensor] | None:
     with fake.fake_mode:
         values: dict[Node, torch.Tensor] = {permuted: fake.clone(memory_format=torch.contiguous_format)}
         spared = 0
-        for node in graph.nodes:
+        node = permuted
+        while (node := node.next).op != "root":
             read = [operand for operand in node.all_input_nodes if operand in values]
             if not read:
                 continue
@@ -96,11 +97,21 @@ def _changed(graph: Graph, permuted: Node) -> dict[Node, torch.Tensor] | None:
     return values if spared > 1 else None
 
 
+def _permuted(operand: Node, reader: Node) -> bool:
+    """Whether an operand as large as the reader's result lies in a permuted order: beside others, reads would jump."""
+    value = operand.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.shape != reader.meta["val"].shape:
+        return False
+    return not value.is_contiguous()
+
+
 def _any_order(node: Node, values: dict[Node, torch.Tensor]) -> torch.Tensor | None:
     """What a node gives for these values of its operands; ``None`` if its speed or result hangs on their order."""
     if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
         return None
     if torch.Tag.pointwise not in node.target.tags and node.target not in _ANY_ORDER:
+        return None
+    if any(_permuted(operand, node) for operand in node.all_input_nodes if operand not in values):
         return None
     if node.target is torch.ops.hap.dropout.default:
         return torch.empty_like(values[node.all_input_nodes[0]])
