@@ -224,28 +224,31 @@ impl<'a> CostModel<'a> {
         let (one, more, other) = (arithmetic.at(node.flops * share), beside.at(bytes), traffic.at(bytes));
         // Each further part starts another kernel; that each works on less makes none cheaper.
         let further = choice.parts() - 1.0;
+        // Seconds and slope of either side. A device with all of an axis takes exactly as long as one that shares nothing.
         let computing = (
-            one.constant + further * (arithmetic.latency() + beside.latency()) + more.constant + more.slope * whole,
+            one.constant
+                + one.slope * (node.flops * share)
+                + more.constant
+                + more.slope * bytes
+                + further * (arithmetic.latency() + beside.latency()),
             one.slope * node.flops + more.slope * sharded,
         );
         let moving = (
-            other.constant + further * traffic.latency() + other.slope * whole,
+            other.constant + other.slope * bytes + further * traffic.latency(),
             other.slope * sharded,
         );
+        let (seconds, slope) = if computing.0 >= moving.0 { computing } else { moving };
         let Some(axis) = choice.axis else {
-            return Affine::constant((computing.0 + computing.1).max(moving.0 + moving.1));
+            return Affine::constant(seconds);
         };
         if share == 0.0 {
             let computing = arithmetic.limit() * node.flops + beside.limit() * sharded;
-            let steeper = computing.max(traffic.limit() * sharded);
-            return Affine::line(0.0, axis, steeper, 0.0);
+            return Affine::line(0.0, axis, computing.max(traffic.limit() * sharded), 0.0);
         }
-        let (constant, slope) = if computing.0 + computing.1 * share >= moving.0 + moving.1 * share {
-            computing
-        } else {
-            moving
-        };
-        Affine::line(constant, axis, slope, share)
+        Affine {
+            value: seconds,
+            slopes: [Some((axis, slope)), None],
+        }
     }
 
     /// Bytes that the whole operator touches of operands and results that are not sharded, and of those that are.

@@ -36,6 +36,8 @@ KEPT = ROOT / "target" / "cluster-bench"
 QUICK = ("100:30; gpt2", "100:30; vgg")
 # Seconds that the turns of a pair take, about; and until a job is given up.
 TURNS, QUICK_TURNS, PATIENCE = 40.0, 30.0, 420.0
+# Turns of each system, at least; one where time is short.
+LEAST, QUICK_LEAST = 2, 1
 
 
 def file_of(name: str, kind: str) -> Path:
@@ -97,7 +99,8 @@ def measured(name: str, *, fresh: bool, seconds: float) -> dict[str, Any]:
     found: dict[str, Any] = {"systems": {}, "plan": None}
     for group in groups:
         say(f"{name}: {', '.join(group)}")
-        one = _job({"pair": name, "systems": group, "profile": str(profile), "seconds": seconds / len(groups)}, file)
+        request = {"pair": name, "systems": group, "profile": str(profile), "seconds": seconds / len(groups)}
+        one = _job(request | {"turns": LEAST if seconds >= TURNS else QUICK_LEAST}, file)
         if one is not None:
             found["systems"] |= one["systems"]
             found["plan"] = found["plan"] or one["plan"]

@@ -21,8 +21,8 @@ from hap.cluster.device import MEMORY
 
 # Steps that a system takes in its turn; the first waits for whoever ended the turn before last, and does not count.
 TURN = 4
-# Turns of each system, at least and at most.
-LEAST, MOST = 2, 10
+# Turns of each system, at most.
+MOST = 10
 # Tensors of a parameter's size that AdamW reads or writes.
 TOUCHED = 7
 PATIENCE = timedelta(minutes=10)
@@ -37,12 +37,14 @@ class Request:
         systems: their names.
         profile: the file of the cluster as measured.
         seconds: for all turns together, about.
+        turns: of each system, at least.
     """
 
     pair: str
     systems: list[str]
     profile: str
     seconds: float
+    turns: int
 
 
 @dataclass
@@ -107,7 +109,7 @@ def measure(prepared: Prepared) -> Turns:
     for name, system in contestants:
         # What is made at the first step.
         turns.take(name, system, prepared.batches, 1, counted=False)
-    began, rounds, number = time.monotonic(), LEAST, 0
+    began, rounds, number = time.monotonic(), prepared.request.turns, 0
     while number < rounds:
         for position in range(len(contestants)):
             name, system = contestants[(position + number) % len(contestants)]
@@ -116,7 +118,7 @@ def measure(prepared: Prepared) -> Turns:
         if number == 1:
             left = torch.tensor(prepared.request.seconds / (time.monotonic() - began))
             dist.broadcast(left, 0)
-            rounds = max(LEAST, min(MOST, int(left)))
+            rounds = max(rounds, min(MOST, int(left)))
     return turns
 
 

@@ -149,6 +149,14 @@ fn what_products_take_beside_arithmetic_is_added() {
     let found = costs.compute_affine(0, &along, 0);
     assert_eq!(found.value, 0.0);
     close(found.slopes[0].expect("a slope").1, 4e-3 / 0.9 + 192.0 * 2e-6);
+    // All of an axis takes exactly what sharing nothing does: no choice between them by rounding.
+    graph.operators[0].flops = 123_457.0;
+    let all = vec![vec![1.0, 0.0]; 3];
+    let costs = CostModel::new(&graph, &cluster, &all);
+    assert_eq!(
+        costs.compute(0, &along, 0),
+        costs.compute(0, &graph.operators[0].choices[0], 0)
+    );
     // Devices that differ in nothing else are not alike.
     let equal = vec![vec![0.5, 0.5]; 3];
     assert_eq!(CostModel::new(&graph, &cluster, &equal).alike(), [0, 1]);
