@@ -42,7 +42,7 @@ class Pair:
 
 _LIST = (
     Pair("100:30", "gpt2", workloads.gpt2(16)),
-    Pair("100:30", "vgg", workloads.vgg(96)),
+    Pair("100:30", "vgg", workloads.vgg(160)),
     Pair("60:20:60:20", "bert_moe", workloads.bert_moe(32, experts=8)),
     Pair("60:20:60:20", "vit", workloads.vit(64)),
     Pair("80:40:40:40", "vgg", workloads.vgg(96)),
@@ -50,7 +50,7 @@ _LIST = (
     Pair("hosts, 50 Mbit/s", "gpt2", workloads.gpt2(32, vocabulary=1024, width=128)),
     Pair("hosts, 50 Mbit/s", "dlrm", workloads.dlrm(8192, rows=1024, hidden=512)),
     Pair("hosts, 200 Mbit/s", "bert_moe", workloads.bert_moe(32, experts=8)),
-    Pair("hosts, 200 Mbit/s", "vgg", workloads.vgg(96)),
+    Pair("hosts, 200 Mbit/s", "vgg", workloads.vgg(160)),
     Pair("60:20, little memory", "gpt2", workloads.gpt2(16, length=32, width=768, layers=6), together=False),
     Pair("equal", "vit", workloads.vit(64)),
 )
