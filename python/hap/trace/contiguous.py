@@ -43,7 +43,7 @@ def make_contiguous(graph: Graph) -> None:
     for node in list(graph.nodes):
         if node.target is not aten.permute.default or node.meta["val"].is_contiguous() or not _alone(node):
             continue
-        changed = _changed(graph, node)
+        changed = _changed(node)
         if changed is None:
             continue
         with graph.inserting_after(node):
@@ -73,7 +73,7 @@ def _is_copy(node: Node) -> bool:
     return node.target is aten.clone.default and node.kwargs.get("memory_format") is torch.contiguous_format
 
 
-def _changed(graph: Graph, permuted: Node) -> dict[Node, torch.Tensor] | None:
+def _changed(permuted: Node) -> dict[Node, torch.Tensor] | None:
     """The fakes of all nodes that become contiguous if one does; ``None`` where that does not pay."""
     fake = permuted.meta["val"]
     with fake.fake_mode:
@@ -81,8 +81,7 @@ def _changed(graph: Graph, permuted: Node) -> dict[Node, torch.Tensor] | None:
         spared = 0
         node = permuted
         while (node := node.next).op != "root":
-            read = [operand for operand in node.all_input_nodes if operand in values]
-            if not read:
+            if not any(operand in values for operand in node.all_input_nodes):
                 continue
             if node.target in _COPIED and (node.target is not aten.clone.default or _is_copy(node)):
                 spared += sum(node.args[place] in values for place in _COPIED[node.target])
