@@ -94,7 +94,7 @@ def prepare(request: Request) -> Prepared:
         if name == "hap":
             contestants[name], plan = systems.planned(model, cluster, batches[0])
         elif name == "fsdp2":
-            contestants[name] = systems.fully_sharded(model, workload.units, even, keep=pair.together)
+            contestants[name] = systems.fully_sharded(workload, model, even, keep=pair.together)
         elif name == "tensor":
             contestants[name] = systems.tensor_parallel(workload, model)
         else:

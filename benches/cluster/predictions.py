@@ -87,8 +87,7 @@ def parts(workload: Workload, axes: AxisGraph, seconds: float) -> dict[str, floa
 
     By its part of the floating-point operations.
     """
-    pattern, names = workload.units, (name for name, _ in workload.model().named_modules())
-    found = {name: 0.0 for name in names if fnmatch(name, pattern) and name.count(".") == pattern.count(".")}
+    found = {name: 0.0 for name, _ in workload.model().named_modules() if workload.is_unit(name)}
     each = seconds / sum(axes.flops)
     for operator, flops in zip(axes.graph.operators, axes.flops, strict=True):
         for name in found:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 
 import torch
 import torch.distributed as dist
@@ -74,14 +73,14 @@ def data_parallel(model: nn.Module, shares: Sequence[int]) -> System:
     return _on_shares(replica, replica.parameters(), shares)
 
 
-def fully_sharded(model: nn.Module, units: str, shares: Sequence[int], *, keep: bool) -> System:
-    """PyTorch's FSDP2: parameters in even shards, gathered for each of the modules that the pattern ``units`` names.
+def fully_sharded(workload: Workload, model: nn.Module, shares: Sequence[int], *, keep: bool) -> System:
+    """PyTorch's FSDP2: parameters in even shards, gathered for each of the workload's units.
 
     Where memory allows to ``keep`` them, they are gathered once a step; else again in the backward.
     """
     mesh = _mesh()
     for name, module in model.named_modules():
-        if fnmatch(name, units) and name.count(".") == units.count(".") and any(True for _ in module.parameters()):
+        if workload.is_unit(name) and any(True for _ in module.parameters()):
             fully_shard(module, mesh=mesh, reshard_after_forward=not keep)
     fully_shard(model, mesh=mesh, reshard_after_forward=not keep)
     return _on_shares(model, model.parameters(), shares)

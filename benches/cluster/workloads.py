@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import partial
 
 import torch
@@ -33,6 +34,10 @@ class Workload:
     samples: int
     units: str
     tensor: Mapping[str, Callable[[], ParallelStyle]] = field(default_factory=dict)
+
+    def is_unit(self, name: str) -> bool:
+        """Whether FSDP gathers the parameters of the module of this name together."""
+        return fnmatch(name, self.units) and name.count(".") == self.units.count(".")
 
     def model(self) -> nn.Module:
         """The same model, with the same parameters, at each call."""
