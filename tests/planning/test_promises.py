@@ -4,12 +4,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 from hap.balance import Simulation
-from hap.planning import memory
+from hap.balance.stages import Affine, Shares, Stage, Stages
+from hap.planning import memory, segments
 from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices, may_beat
 from hap.planning.setup import make_problem
+from hap.program import Compute, Convert, Program
 from tests.planning.graphs import random_axes
 from tests.planning.test_memory_limits import cluster
 
@@ -66,3 +69,51 @@ def test_splits_promise_the_fastest_known_program_that_fits_under_them(limit: fl
     found = memory._promising(problem, ["a", "b", "c"], seen)  # type: ignore[arg-type]
     assert [split for _, split in found] == order
     assert [seconds for seconds, _ in found][-1] == float("inf")
+
+
+# Seconds per share of an axis on the first and on the second device; the second stage stands for a padded gather.
+WISHES = [((3.0, 1.0), (2.0, 2.0)), ((3.0, 1.0), (6.0, 2.0)), ((1.0, 4.0), (4.0, 1.0)), ((2.0, 1.0), (2.0, 1.9))]
+# Of 210 and 1,000 parts many fractions are whole.
+GRID = np.linspace(0.0, 1.0, 2101)
+
+
+def stage(axis: str, name: str, constant: float, slopes: tuple[float, float]) -> Stage:
+    return Stage("compute", name, tuple(Affine(constant, {axis: slope}) for slope in slopes))
+
+
+def along(axis: str) -> tuple[Compute, Convert]:
+    """An operator that shares its work along an axis, and a gather of its result."""
+    work = Compute(axis, "aten.tanh.default", (), ((axis, ("S0",)),), axis)
+    return work, Convert("all_gather", axis, ("S0",), ("R",), axis, "grouped")
+
+
+@pytest.mark.parametrize("wishes", WISHES)
+def test_stages_that_want_different_shares_promise_what_a_grid_says(
+    wishes: tuple[tuple[float, float], tuple[float, float]],
+) -> None:
+    # The first axis as wished, the second one with stages that agree; what no share changes takes 10 ms.
+    made = [stage("a", "work", 0.01, wishes[0]), stage("a", "gather", 0.0, wishes[1])]
+    made += [stage("b", "work", 0.0, (1.0, 2.0)), stage("b", "gather", 0.0, (0.5, 1.0))]
+    stages = Stages((0, 1), tuple(made), (Affine(0.0), Affine(0.0)))
+
+    def known(text: str, shares: Shares) -> Stages:
+        # Gathers along axes that may be split otherwise are taken as padded, whose time depends on the shares.
+        assert ("grouped" in text) == bool(problem.fixed)
+        return stages
+
+    axis = [np.maximum(first * GRID, second * (1.0 - GRID)) for first, second in wishes]
+    together, apart = min(axis[0] + axis[1]), min(axis[0]) + min(axis[1])
+    # The second axis as it should be: a third and two thirds.
+    other = 0.01 + 1.5 * 2.0 / 3.0
+    text = msgspec.json.encode(Program((*along("a"), *along("b")))).decode()
+    best = Candidate(text, {"a": [1, 1], "b": [2, 1]}, Simulation(together + other, (), 0.0, ()))
+    problem = SimpleNamespace(engine=SimpleNamespace(stages=known), fixed={}, classes={})
+    relaxed = segments._relaxed(problem, best)  # type: ignore[arg-type]
+    assert relaxed["a"] == pytest.approx(apart + other, abs=1e-3)
+    gained = 1.0 - relaxed["a"] / best.simulation.seconds
+    assert (gained < 1e-9) == (wishes[0][0] * wishes[1][1] == wishes[0][1] * wishes[1][0])
+    promising = segments._promising(problem, best, [best])  # type: ignore[arg-type]
+    assert promising == (["a"] if gained > segments.WORTH_TRYING else [])
+    # An axis that may not be split otherwise promises nothing.
+    problem.fixed["a"] = [1, 1]
+    assert segments._promising(problem, best, []) == []  # type: ignore[arg-type]
