@@ -75,18 +75,36 @@ def split(value: torch.Tensor, cut: Cut, lengths: Sequence[int]) -> list[torch.T
 
 
 def join(pieces: Sequence[torch.Tensor], cut: Cut) -> torch.Tensor:
-    """The tensor whose pieces these are, in order: the inverse of :func:`split`."""
-    parts = zip(*(_views(piece, cut) for piece in pieces), strict=True)
+    """The tensor whose pieces these are, in order: the inverse of :func:`split`. A copy, of all at once."""
     size = sum(piece.shape[cut.dim] for piece in pieces)
     shape = (*pieces[0].shape[: cut.dim], size, *pieces[0].shape[cut.dim + 1 :])
-    return _flattened([torch.cat(block, cut.dim + 1) for block in parts], cut, shape)
+    if len(cut.blocks) == 1:
+        return torch.cat([_views(piece, cut)[0] for piece in pieces], cut.dim + 1).reshape(shape)
+    whole, start = pieces[0].new_empty(shape), 0
+    for piece in pieces:
+        start += write(whole, cut, start, piece)
+    return whole
 
 
-def write(whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor) -> None:
-    """Writes a piece into its place in a contiguous tensor, from the unit ``start``."""
+def write(whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor) -> int:
+    """Writes a piece into its place in a contiguous tensor, from the unit ``start``; how many units it has."""
+    return _copy(whole, cut, start, piece, into=True)
+
+
+def read(whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor) -> int:
+    """Fills a contiguous piece with what is in its place, from the unit ``start``; how many units it has."""
+    return _copy(whole, cut, start, piece, into=False)
+
+
+def _copy(whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor, *, into: bool) -> int:
     units = piece.shape[cut.dim] // row(cut)
-    for target, source in zip(_views(whole, cut), _views(piece, cut), strict=True):
-        target.narrow(cut.dim + 1, start, units).copy_(source)
+    for place, part in zip(_views(whole, cut), _views(piece, cut), strict=True):
+        place = place.narrow(cut.dim + 1, start, units)
+        if into:
+            place.copy_(part)
+        else:
+            part.copy_(place)
+    return units
 
 
 def positions(cut: Cut, units: int, start: int, length: int) -> torch.Tensor:

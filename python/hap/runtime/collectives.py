@@ -23,6 +23,7 @@ import torch
 from hap.program import Implementation
 from hap.rules import pieces
 from hap.runtime.along import Along, common, crossing
+from hap.runtime.packing import assemble, flattened, packed, together, unpacked, write_shares
 from hap.runtime.requests import (
     AllGather,
     AllReduce,
@@ -36,11 +37,6 @@ from hap.runtime.requests import (
 )
 
 
-def _assemble(flat: Sequence[torch.Tensor], along: Along, shape: Sequence[int]) -> torch.Tensor:
-    """The whole tensor from the flat pieces of all ranks."""
-    return pieces.join([piece.reshape(along.shape(shape, rank)) for rank, piece in enumerate(flat)], along)
-
-
 def all_gather_steps(
     tensor: torch.Tensor, *, shape: Sequence[int], along: Along, implementation: Implementation, rank: int
 ) -> Steps:
@@ -48,35 +44,47 @@ def all_gather_steps(
     whole = math.prod(shape)
     if whole == 0:
         return tensor.new_empty(tuple(shape))
-    counts = along.counts(shape)
+    counts, leads = along.counts(shape), along.leads(shape)
     if implementation == "padded":
         most = max(counts)
-        buffer = tensor.reshape(-1)
-        if counts[rank] < most:
-            buffer = buffer.new_empty(most)
-            buffer[: counts[rank]] = tensor.reshape(-1)
-        buffer = buffer.contiguous()
+        if counts[rank] == most:
+            buffer = flattened(tensor)
+        else:
+            buffer = tensor.new_empty(most)
+            buffer[: counts[rank]].view(tensor.shape).copy_(tensor)
         del tensor
         gathered = yield AllGather(buffer)
         del buffer
-        if along.leads(shape) and min(counts) == most:
-            return gathered.reshape(tuple(shape))  # type: ignore[no-any-return]
-        return _assemble([gathered[r * most : r * most + count] for r, count in enumerate(counts)], along, shape)
+        if leads and min(counts) == most:
+            return gathered.view(tuple(shape))  # type: ignore[no-any-return]
+        return assemble([gathered[r * most : r * most + count] for r, count in enumerate(counts)], along, shape)
     if implementation == "grouped":
-        flat = tensor.new_empty(whole)
-        chunks = torch.split(flat, list(counts))
-        chunks[rank].copy_(tensor.reshape(-1))
+        if leads:
+            flat = tensor.new_empty(whole)
+            parts = list(torch.split(flat, list(counts)))
+            parts[rank].view(tensor.shape).copy_(tensor)
+        else:
+            parts = [flattened(tensor) if r == rank else tensor.new_empty(count) for r, count in enumerate(counts)]
         del tensor
-        yield Broadcasts(tuple((source, chunk) for source, chunk in enumerate(chunks) if counts[source]))
-    elif implementation == "exchange":
-        send = tensor.reshape(-1).repeat(len(counts))
+        yield Broadcasts(tuple((source, part) for source, part in enumerate(parts) if counts[source]))
+        return flat.view(tuple(shape)) if leads else assemble(parts, along, shape)
+    if implementation == "exchange":
+        if leads:
+            send = flattened(tensor.expand(len(counts), *tensor.shape))
+            del tensor
+            flat = yield AllToAll(send, (counts[rank],) * len(counts), counts)
+            return flat.view(tuple(shape))  # type: ignore[no-any-return]
+        # The rank's own share is put into its place with what arrives: it need not go round.
+        own = flattened(tensor)
+        send = flattened(own.expand(len(counts) - 1, -1))
         del tensor
-        flat = yield AllToAll(send, (counts[rank],) * len(counts), counts)
+        awaited = tuple(0 if r == rank else count for r, count in enumerate(counts))
+        flat = yield AllToAll(send, tuple(0 if r == rank else counts[rank] for r in range(len(counts))), awaited)
         del send
-        chunks = torch.split(flat, list(counts))
-    else:
-        raise AssertionError(f"no such all-gather: {implementation}")
-    return flat.reshape(tuple(shape)) if along.leads(shape) else _assemble(chunks, along, shape)
+        parts = list(torch.split(flat, list(awaited)))
+        parts[rank] = own
+        return assemble(parts, along, shape)
+    raise AssertionError(f"no such all-gather: {implementation}")
 
 
 def all_gather(
@@ -104,41 +112,39 @@ def reduce_scatter_steps(
     if tensor.numel() == 0:
         return tensor.new_empty(tuple(shape))
     counts = along.counts(shape)
-    chunks = pieces.split(tensor, along, along.units)
-    leads = along.leads(shape)
     if implementation == "padded":
         most = max(counts)
-        if leads and min(counts) == most:
-            buffer = tensor.reshape(-1).contiguous()
+        if min(counts) == most:
+            buffer = packed(tensor, along)
         else:
-            buffer = tensor.new_zeros(len(counts), most)
-            for row_of_rank, chunk, count in zip(buffer, chunks, counts, strict=True):
-                row_of_rank[:count].view(chunk.shape).copy_(chunk)
-        buffer = buffer.reshape(-1)
-        del tensor, chunks
+            buffer = tensor.new_empty(len(counts) * most)
+            parts = [part[:count] for part, count in zip(torch.split(buffer, most), counts, strict=True)]
+            write_shares(tensor, along, parts)
+            # Zeros, as sums of whatever lies there may be slow.
+            for place, count in enumerate(counts):
+                if count < most:
+                    buffer[place * most + count : (place + 1) * most].zero_()
+            del parts
+        del tensor
         flat = yield ReduceScatter(buffer)
         del buffer
         # Not a view, which would keep the padding.
         own = flat if counts[rank] == most else flat[: counts[rank]].clone()
-        return own.reshape(tuple(shape))  # type: ignore[no-any-return]
+        return own.view(tuple(shape))  # type: ignore[no-any-return]
     if implementation == "grouped":
         # Fresh buffers: a reduction writes into those of all ranks.
-        buffers = {
-            destination: chunk.clone(memory_format=torch.contiguous_format)
-            for destination, chunk in enumerate(chunks)
-            if counts[destination]
-        }
-        own = buffers[rank] if rank in buffers else tensor.new_empty(0)
-        del tensor, chunks
-        yield Reduces(tuple(buffers.items()))
-        return own.reshape(tuple(shape))
+        buffers = [tensor.new_empty(count) for count in counts]
+        write_shares(tensor, along, buffers)
+        own = buffers[rank]
+        del tensor
+        yield Reduces(tuple((destination, buffer) for destination, buffer in enumerate(buffers) if counts[destination]))
+        return own.view(tuple(shape))
     if implementation == "exchange":
-        send = tensor.reshape(-1) if leads else torch.cat([chunk.reshape(-1) for chunk in chunks])
-        send = send.contiguous()
-        del tensor, chunks
+        send = packed(tensor, along)
+        del tensor
         flat = yield AllToAll(send, counts, (counts[rank],) * len(counts))
         del send
-        return flat.view(len(counts), counts[rank]).sum(0, dtype=flat.dtype).reshape(tuple(shape))  # type: ignore[no-any-return]
+        return flat.view(len(counts), counts[rank]).sum(0, dtype=flat.dtype).view(tuple(shape))  # type: ignore[no-any-return]
     raise AssertionError(f"no such reduce-scatter: {implementation}")
 
 
@@ -167,21 +173,20 @@ def all_to_all_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Alon
         return tensor.new_empty(tuple(shape))
     if source.dim == target.dim:
         order, sent, back, received = crossing(source, target, rank, tensor.device)
-        chunks = list(torch.split(tensor.index_select(source.dim, order), sent, source.dim))
-        shapes = [(*shape[: target.dim], count, *shape[target.dim + 1 :]) for count in received]
-    else:
-        chunks = pieces.split(tensor, target, target.units)
-        shapes = [source.shape(shape, sender) for sender in range(len(source.units))]
-    counts = [math.prod(one) for one in shapes]
-    sizes = tuple(chunk.numel() for chunk in chunks)
-    send = torch.cat([chunk.reshape(-1) for chunk in chunks])
-    del tensor, chunks
-    flat = yield AllToAll(send, sizes, tuple(counts))
+        # On the way the dimension comes first, so that what goes to a rank lies together.
+        turned = tensor.movedim(source.dim, 0)
+        rest = turned.shape[1:]
+        send = turned.index_select(0, order).view(-1)
+        del tensor, turned
+        row = math.prod(rest)
+        flat = yield AllToAll(send, tuple(row * count for count in sent), tuple(row * count for count in received))
+        del send
+        return flat.view(-1, *rest).movedim(0, source.dim).index_select(source.dim, back)  # type: ignore[no-any-return]
+    send, sizes = packed(tensor, target), target.counts(tensor.shape)
+    del tensor
+    flat = yield AllToAll(send, sizes, source.counts(shape))
     del send
-    arrived = [part.view(one) for part, one in zip(torch.split(flat, counts), shapes, strict=True)]
-    if source.dim == target.dim:
-        return torch.cat(arrived, source.dim).index_select(source.dim, back)
-    return pieces.join(arrived, source)
+    return unpacked(flat, source, shape)
 
 
 def all_to_all(
@@ -208,17 +213,13 @@ def re_split_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Along,
         return tensor
     if 0 in tensor.shape[: source.dim] + tensor.shape[source.dim + 1 :]:
         return tensor.new_empty(tuple(shape))
-    sent = [common(source, rank, target, receiver) for receiver in range(len(target.units))]
-    received = [common(target, rank, source, sender) for sender in range(len(source.units))]
-    chunks = pieces.split(tensor, source, sent)
-    shapes = [pieces.local_shape(shape, target, units) for units in received]
-    counts = [math.prod(one) for one in shapes]
-    sizes = tuple(chunk.numel() for chunk in chunks)
-    send = torch.cat([chunk.reshape(-1) for chunk in chunks])
-    del tensor, chunks
-    flat = yield AllToAll(send, sizes, tuple(counts))
+    sent = source._replace(units=tuple(common(source, rank, target, other) for other in range(len(target.units))))
+    received = target._replace(units=tuple(common(target, rank, source, other) for other in range(len(source.units))))
+    send, sizes = packed(tensor, sent), sent.counts(tensor.shape)
+    del tensor
+    flat = yield AllToAll(send, sizes, received.counts(shape))
     del send
-    return pieces.join([part.view(one) for part, one in zip(torch.split(flat, counts), shapes, strict=True)], target)
+    return unpacked(flat, received, shape)
 
 
 def re_split(
@@ -254,7 +255,7 @@ def all_reduce(tensor: torch.Tensor, *, name: str, group: Ranks, op: Literal["su
 
 def all_reduce_together_steps(tensors: Sequence[torch.Tensor], *, rank: int) -> Steps:
     """See :func:`all_reduce_together`."""
-    total = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    total = together(tensors)
     del tensors
     if total.numel():
         yield AllReduce(total)
@@ -277,7 +278,7 @@ def stack_steps(tensor: torch.Tensor, *, ranks: int, rank: int) -> Steps:
     rows = (ranks, *tensor.shape)
     if tensor.numel() == 0:
         return tensor.new_empty(rows)
-    buffer = tensor.contiguous().reshape(-1)
+    buffer = flattened(tensor)
     del tensor
     gathered = yield AllGather(buffer)
     return gathered.reshape(rows)  # type: ignore[no-any-return]
@@ -293,7 +294,7 @@ def shift_steps(tensor: torch.Tensor, *, shape: Sequence[int], ranks: int, rank:
     send, receive = [0] * ranks, [0] * ranks
     send[(rank + 1) % ranks] = tensor.numel()
     receive[(rank - 1) % ranks] = math.prod(shape)
-    received = yield AllToAll(tensor.contiguous().reshape(-1), tuple(send), tuple(receive))
+    received = yield AllToAll(flattened(tensor), tuple(send), tuple(receive))
     return received.reshape(tuple(shape))  # type: ignore[no-any-return]
 
 
@@ -307,8 +308,9 @@ def slice_share(tensor: torch.Tensor, *, along: Along, rank: int) -> torch.Tenso
 
     A copy, also where it could be a view, which would keep the whole tensor.
     """
-    share = pieces.narrow(tensor, along, along.offset(rank), along.units[rank])
-    return share.clone(memory_format=torch.contiguous_format)
+    share = tensor.new_empty(along.shape(tensor.shape, rank))
+    pieces.read(tensor, along, along.offset(rank), share)
+    return share
 
 
 def keep_one(tensor: torch.Tensor, *, rank: int) -> torch.Tensor:

@@ -1,0 +1,59 @@
+"""Lays out what collectives send, and puts together what they receive.
+
+Each takes one copy; none where the shares of all ranks lie one after another in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hap.rules import pieces
+from hap.runtime.along import Along
+
+
+def flattened(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements in order, in one dimension; the tensor's own memory where they lie so."""
+    return tensor.contiguous().view(-1)
+
+
+def write_shares(tensor: torch.Tensor, along: Along, parts: Sequence[torch.Tensor]) -> None:
+    """Copy the shares of all ranks in a whole tensor to flat parts."""
+    start = 0
+    for rank, part in enumerate(parts):
+        if part.numel():
+            pieces.read(tensor, along, start, part.view(along.shape(tensor.shape, rank)))
+        start += along.units[rank]
+
+
+def packed(tensor: torch.Tensor, along: Along) -> torch.Tensor:
+    """The shares of all ranks one after another, flat; the tensor's own memory where they lie so."""
+    if along.leads(tensor.shape):
+        return flattened(tensor)
+    flat = tensor.new_empty(tensor.numel())
+    write_shares(tensor, along, torch.split(flat, list(along.counts(tensor.shape))))
+    return flat
+
+
+def unpacked(flat: torch.Tensor, along: Along, shape: Sequence[int]) -> torch.Tensor:
+    """The inverse of :func:`packed`, likewise."""
+    if along.leads(shape):
+        return flat.view(tuple(shape))
+    return assemble(torch.split(flat, list(along.counts(shape))), along, shape)
+
+
+def assemble(flat: Sequence[torch.Tensor], along: Along, shape: Sequence[int]) -> torch.Tensor:
+    """The whole tensor from the flat shares of all ranks."""
+    return pieces.join([part.view(along.shape(shape, rank)) for rank, part in enumerate(flat)], along)
+
+
+def together(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The elements of all, flat, one tensor after another."""
+    if all(tensor.is_contiguous() for tensor in tensors):
+        return torch.cat([tensor.view(-1) for tensor in tensors])
+    sizes = [tensor.numel() for tensor in tensors]
+    total = tensors[0].new_empty(sum(sizes))
+    for part, tensor in zip(torch.split(total, sizes), tensors, strict=True):
+        part.view(tensor.shape).copy_(tensor)
+    return total
