@@ -4,6 +4,8 @@
 //! arborescence from the produced one, found exactly by dynamic programming over sets (Dreyfus and Wagner, 1971). So
 //! chains such as reduce-scatter then all-to-all, and an all-gather shared by several shards, need no special case.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use super::classes::{placement_at, placement_count};
@@ -55,6 +57,19 @@ pub struct Conversions {
     rows: Vec<Row>,
     known: FxHashMap<Set, usize>,
     ending_rows: FxHashMap<Vec<Set>, FxHashMap<Set, Vec<f64>>>,
+    /// By what is there and what is created from it.
+    spreads: FxHashMap<(Set, Set), f64>,
+    /// By most placements, and most sets that are told apart.
+    worth: FxHashMap<(usize, usize), Arc<Worth>>,
+}
+
+/// Sets of placements that are worth keeping.
+#[derive(Debug)]
+pub struct Worth {
+    /// The sets, the smallest first.
+    pub sets: Vec<Set>,
+    /// Where larger ones are not told apart, how many placements those have at least.
+    pub many: Option<usize>,
 }
 
 impl Conversions {
@@ -88,6 +103,8 @@ impl Conversions {
             rows: Vec::new(),
             known: FxHashMap::default(),
             ending_rows: FxHashMap::default(),
+            spreads: FxHashMap::default(),
+            worth: FxHashMap::default(),
         }
     }
 
@@ -161,7 +178,20 @@ impl Conversions {
 
     /// The least cost of creating a set where some placements are there.
     pub fn spread(&mut self, there: Set, set: Set) -> f64 {
-        self.share(there, set).0
+        if let Some(&cost) = self.spreads.get(&(there, set)) {
+            return cost;
+        }
+        let cost = self.share(there, set).0;
+        self.spreads.insert((there, set), cost);
+        cost
+    }
+
+    /// The sets of at most so many placements. Where they would be more than `limit`, only smaller ones, but of two at
+    /// least.
+    pub fn worth_keeping(&mut self, most: usize, limit: usize) -> Arc<Worth> {
+        let count = self.count();
+        let worth = self.worth.entry((most, limit));
+        Arc::clone(worth.or_insert_with(|| Arc::new(Worth::new(count, most, limit))))
     }
 
     /// Which part of a set is created from each of the placements that are there, at that cost.
@@ -272,6 +302,30 @@ impl Conversions {
         self.rows.push(Row { costs, via, part });
         self.known.insert(set, self.rows.len() - 1);
         self.rows.len() - 1
+    }
+}
+
+impl Worth {
+    fn new(count: usize, most: usize, limit: usize) -> Self {
+        let mut sets = vec![0];
+        let mut last = sets.clone();
+        let mut many = None;
+        for size in 1..=most.max(2) {
+            let larger = |&set: &Set| {
+                let above = if set == 0 { 0 } else { set.ilog2() as usize + 1 };
+                (above..count).map(move |number| set | 1 << number)
+            };
+            last = last.iter().flat_map(larger).collect();
+            if size > 2 && sets.len() + last.len() > limit {
+                many = Some(size);
+                break;
+            }
+            sets.extend(&last);
+        }
+        Self {
+            sets: sets.split_off(1),
+            many,
+        }
     }
 }
 

@@ -90,18 +90,24 @@ impl Crossing<'_> {
             return (Way::Again, cost, cost);
         }
         let mut best = (f64::INFINITY, 1 << made.placement);
-        let (sets, many) = self.worth_keeping(conversions, self.most_kept(conversions.least(later)));
-        for kept in sets {
+        let most = self.most_kept(conversions.least(later));
+        let worth = conversions.worth_keeping(most, self.sets);
+        for &kept in &worth.sets {
             let price = self.price(made, kept);
-            if price < best.0 {
-                let cost = self.create(conversions, made, now | kept) + price + conversions.spread(kept, later);
+            if price >= best.0 {
+                continue;
+            }
+            // No sum is less than part of it, whatever its order.
+            let spread = conversions.spread(kept, later);
+            if price + spread < best.0 {
+                let cost = self.create(conversions, made, now | kept) + price + spread;
                 if cost < best.0 {
                     best = (cost, kept);
                 }
             }
         }
         let least = |many| self.create(conversions, made, now) + self.price_of_many(made, many);
-        (Way::Keep(best.1), best.0, many.map_or(best.0, least).min(best.0))
+        (Way::Keep(best.1), best.0, worth.many.map_or(best.0, least).min(best.0))
     }
 
     /// Cost of creating a set of placements in the phase of the producer.
@@ -148,24 +154,5 @@ impl Crossing<'_> {
     /// one that is kept, and an input's own placement is kept anyway.
     pub fn most_kept(&self, later: Set) -> usize {
         later.count_ones() as usize + usize::from(self.memory == Memory::Stored)
-    }
-
-    /// The sets of at most so many placements. Where they would be too many, only smaller ones, and how many placements
-    /// the others have at least.
-    pub fn worth_keeping(&self, conversions: &Conversions, most: usize) -> (Vec<Set>, Option<usize>) {
-        let mut kept = vec![0];
-        let mut last = kept.clone();
-        for size in 1..=most.max(2) {
-            let larger = |&set: &Set| {
-                let above = if set == 0 { 0 } else { set.ilog2() as usize + 1 };
-                (above..conversions.count()).map(move |number| set | 1 << number)
-            };
-            last = last.iter().flat_map(larger).collect();
-            if size > 2 && kept.len() + last.len() > self.sets {
-                return (kept.split_off(1), Some(size));
-            }
-            kept.extend(&last);
-        }
-        (kept.split_off(1), None)
     }
 }

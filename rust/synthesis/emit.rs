@@ -373,7 +373,7 @@ impl<'a> Emitter<'a> {
 
     fn convert(&mut self, root: usize, from: usize, to: usize) {
         let tensor = &self.graph.tensors[root];
-        let step = self.model.conversions[self.model.kinds[self.class[root]]].step(from, to);
+        let step = self.model.conversions[self.model.kinds[self.class[root]].conversions].step(from, to);
         let Some(step) = step else {
             unreachable!("plans are made of steps that there are")
         };

@@ -42,6 +42,15 @@ pub enum Variable {
     },
 }
 
+/// Which conversions a class has, and which prices of keeping its placements, by number among those of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// The conversions' number.
+    pub conversions: usize,
+    /// The prices' number.
+    pub prices: usize,
+}
+
 /// How the model is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Encoding {
@@ -74,10 +83,10 @@ pub struct Model {
     /// The classes of tensors.
     pub classes: Classes,
     pub(super) demands: Vec<Demands>,
-    /// By class, its number among `conversions`.
-    pub(super) kinds: Vec<usize>,
+    /// By class, its numbers among `conversions` and `prices`.
+    pub(super) kinds: Vec<Kind>,
     pub(super) conversions: Vec<Conversions>,
-    /// By number among `conversions`, the prices of keeping each placement over the boundary, where there is one.
+    /// The prices of keeping each placement over the boundary, where there is one.
     pub(super) prices: Vec<Vec<f64>>,
     pub(super) phases: Phases,
     /// By output, the placements that it may end in.
@@ -185,8 +194,9 @@ impl Model {
         let needs = parties.fold(demands.fixed, |needs, party| {
             needs | party.demanded[label(party.source)]
         });
-        let crossing = demands.crossing(&self.prices[self.kinds[class]], self.sets);
-        let (way, ..) = crossing.cheapest(&mut self.conversions[self.kinds[class]], made, needs);
+        let kind = self.kinds[class];
+        let crossing = demands.crossing(&self.prices[kind.prices], self.sets);
+        let (way, ..) = crossing.cheapest(&mut self.conversions[kind.conversions], made, needs);
         (made, needs, way)
     }
 
@@ -259,8 +269,8 @@ impl Model {
             {
                 let shape = self.shape(class);
                 let (conversions, prices) = (
-                    &mut self.conversions[self.kinds[class]],
-                    &self.prices[self.kinds[class]],
+                    &mut self.conversions[shape.kind.conversions],
+                    &self.prices[shape.kind.prices],
                 );
                 let known = tables
                     .entry(shape.clone())
@@ -317,7 +327,7 @@ impl Model {
     fn shape(&self, class: usize) -> Shape {
         let (parties, fixed) = self.parties(class);
         Shape {
-            conversions: self.kinds[class],
+            kind: self.kinds[class],
             parties: parties
                 .into_iter()
                 .map(|party| (party.produced.clone(), party.demanded.clone()))
@@ -329,9 +339,8 @@ impl Model {
     }
 }
 
-/// What the conversions of a class depend on: bytes, the axes' costs and whether they are forbidden, summability, and the
-/// stretch of the graph that prices of memory differ by.
-type Key = (u64, Vec<(usize, bool, usize)>, bool, usize, usize);
+/// What the conversions of a class depend on: bytes, the axes' costs and whether they are forbidden, and summability.
+type Key = (u64, Vec<(usize, bool, usize)>, bool, usize);
 
 /// The cost of running an operator, once or twice.
 fn compute(costs: &impl Costs, operator: usize, run: Run) -> f64 {
@@ -339,16 +348,18 @@ fn compute(costs: &impl Costs, operator: usize, run: Run) -> f64 {
     if run.again { 2.0 * once } else { once }
 }
 
-/// The conversions of every class and the prices of keeping it, shared between classes whose tensors are alike.
+/// The conversions of every class and the prices of keeping it, shared between classes whose tensors are alike. Prices
+/// differ by the stretch of the graph, too.
 fn conversions(
     graph: &Graph,
     demands: &[Demands],
     domains: &Domains,
     costs: &impl Costs,
     memory: Option<&HeldPrices>,
-) -> (Vec<usize>, Vec<Conversions>, Vec<Vec<f64>>) {
+) -> (Vec<Kind>, Vec<Conversions>, Vec<Vec<f64>>) {
     let mut known: FxHashMap<Key, usize> = FxHashMap::default();
-    let mut conversions = Vec::new();
+    let mut known_prices: FxHashMap<(usize, usize), usize> = FxHashMap::default();
+    let mut made = Vec::new();
     let mut prices = Vec::new();
     let kinds = demands.iter().map(|class| {
         let tensor = &graph.tensors[class.root];
@@ -359,22 +370,19 @@ fn conversions(
                 (costs.alike_axis(axis), domains.forbidden[axis], index)
             })
             .collect();
+        let key = (tensor.bytes.to_bits(), axes, tensor.summable, costs.kind(class.root));
+        let conversions = *known.entry(key).or_insert_with(|| {
+            made.push(Conversions::new(class.root, tensor, &domains.forbidden, costs));
+            made.len() - 1
+        });
         let stretch = memory.map_or(0, |memory| memory.stretch(class.root));
-        let key = (
-            tensor.bytes.to_bits(),
-            axes,
-            tensor.summable,
-            stretch,
-            costs.kind(class.root),
-        );
-        let make = || {
-            let made = Conversions::new(class.root, tensor, &domains.forbidden, costs);
-            prices.push(memory.map_or(Vec::new(), |memory| held::prices(memory, class.root, made.count())));
-            conversions.push(made);
-            conversions.len() - 1
-        };
-        *known.entry(key).or_insert_with(make)
+        let prices = *known_prices.entry((conversions, stretch)).or_insert_with(|| {
+            let count = placement_count(tensor);
+            prices.push(memory.map_or(Vec::new(), |memory| held::prices(memory, class.root, count)));
+            prices.len() - 1
+        });
+        Kind { conversions, prices }
     });
     let kinds = kinds.collect();
-    (kinds, conversions, prices)
+    (kinds, made, prices)
 }

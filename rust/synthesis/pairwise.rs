@@ -55,13 +55,18 @@ pub fn pairwise(shape: &Shape, conversions: &mut Conversions, crossing: &Crossin
             Some(_) => conversions.count(),
             None => later.iter().fold(0, largest),
         };
-        let (kept, many_kept) = crossing.worth_keeping(conversions, most);
+        let worth = conversions.worth_keeping(most, crossing.sets);
         let mut both: Vec<Set> = now.clone();
         for &set in &now {
-            both.extend(kept.iter().map(|&kept| conversions.least(set | kept)));
+            both.extend(worth.sets.iter().map(|&kept| conversions.least(set | kept)));
         }
         split.available(labels(distinct(both), many, conversions), conversions, crossing);
-        let keep = kept.into_iter().map(Way::Keep).chain(many_kept.map(Way::Many));
+        let keep = worth
+            .sets
+            .iter()
+            .copied()
+            .map(Way::Keep)
+            .chain(worth.many.map(Way::Many));
         let ways = [Way::Nothing, Way::Again].into_iter().chain(keep).collect();
         split.across(ways, labels(later, many_later, conversions), conversions, crossing);
     } else {

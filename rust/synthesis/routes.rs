@@ -29,7 +29,7 @@ pub fn route(model: &mut Model, class: usize, assignment: &[usize]) -> Route {
     let (made, needs, way) = model.way(class, assignment);
     let produced = 1 << made.placement;
     let (demands, kind) = (&model.demands[class], model.kinds[class]);
-    let crossing = demands.crossing(&model.prices[kind], model.sets);
+    let crossing = demands.crossing(&model.prices[kind.prices], model.sets);
     let (kept, source, priced, price) = match way {
         Way::Nothing | Way::Again => (0, produced, 0, 0.0),
         Way::Keep(kept) => (
@@ -40,7 +40,7 @@ pub fn route(model: &mut Model, class: usize, assignment: &[usize]) -> Route {
         ),
         Way::Many(_) => unreachable!("a real way keeps known placements"),
     };
-    let conversions = &mut model.conversions[kind];
+    let conversions = &mut model.conversions[kind.conversions];
     let first = conversions.with_ends(made.placement, needs.now | kept, &demands.ends);
     let stored = if demands.memory == Memory::Stored { produced } else { 0 };
     Route {

@@ -4,14 +4,14 @@ use rustc_hash::FxHashMap;
 
 use super::convert::{Conversions, Set};
 use super::crossing::{Crossing, Made, Memory, Needs, Way};
-use super::model::Encoding;
+use super::model::{Encoding, Kind};
 use super::pairwise::{Label, pairwise};
 
 /// What the tables of a class depend on, beside its conversions. Classes of equal shape have equal tables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// The conversions' number among all that differ.
-    pub conversions: usize,
+    /// The conversions and the prices of keeping.
+    pub kind: Kind,
     /// By variable in ascending order: by label, what is produced (of the producer), and the placements demanded.
     pub parties: Vec<(Option<Vec<Made>>, Vec<Needs>)>,
     /// Placements demanded whatever is decided.
@@ -28,27 +28,6 @@ impl Shape {
         self.parties
             .iter()
             .fold(1, |entries, (_, demanded)| entries.saturating_mul(demanded.len()))
-    }
-}
-
-/// What the costs of a shape are taken from.
-struct Costs<'a> {
-    shape: &'a Shape,
-    conversions: &'a mut Conversions,
-    crossing: Crossing<'a>,
-    /// Of what is read on both sides of the boundary.
-    known: FxHashMap<(Made, Needs), f64>,
-}
-
-impl Costs<'_> {
-    fn of(&mut self, made: Made, needs: Needs) -> f64 {
-        let needs = needs | self.shape.fixed;
-        if needs.later == 0 {
-            return self.crossing.create(self.conversions, made, needs.now);
-        }
-        let (crossing, conversions) = (self.crossing, &mut *self.conversions);
-        let known = self.known.entry((made, needs));
-        *known.or_insert_with(|| crossing.cheapest(conversions, made, needs).2)
     }
 }
 
@@ -94,30 +73,44 @@ impl Tables {
         if shape.entries() > encoding.joint_entries && shape.parties.len() > 2 {
             return pairwise(shape, conversions, &crossing);
         }
-        let mut costs = Costs {
-            shape,
-            conversions,
-            crossing,
-            known: FxHashMap::default(),
-        };
-        let mut entries = Vec::with_capacity(shape.entries());
-        fill(&mut costs, 0, Needs::default(), None, &mut entries);
         Self {
             own: Vec::new(),
-            factors: vec![((0..shape.parties.len()).collect(), entries)],
+            factors: vec![((0..shape.parties.len()).collect(), joint(shape, conversions, &crossing))],
         }
     }
 }
 
-/// Appends the joint table's rest, for labels of the first parties that make `made` and demand `needs`.
-fn fill(costs: &mut Costs, party: usize, needs: Needs, made: Option<Made>, entries: &mut Vec<f64>) {
-    let shape = costs.shape;
-    let Some((produced, demanded)) = shape.parties.get(party) else {
-        entries.extend(made.map(|made| costs.of(made, needs)));
-        return;
-    };
-    for (label, &demand) in demanded.iter().enumerate() {
-        let made = produced.as_ref().map_or(made, |produced| Some(produced[label]));
-        fill(costs, party + 1, needs | demand, made, entries);
+/// The joint table: what costs the same, since the same is made and demanded, is found once.
+fn joint(shape: &Shape, conversions: &mut Conversions, crossing: &Crossing) -> Vec<f64> {
+    // What some labels of the first parties make and demand together, and by entry of their table, which of these.
+    let mut states: Vec<(Option<Made>, Needs)> = vec![(None, shape.fixed)];
+    let mut entries = vec![0];
+    for (produced, demanded) in &shape.parties {
+        let mut known: FxHashMap<(Option<Made>, Needs), usize> = FxHashMap::default();
+        let mut next = Vec::new();
+        let mut steps = Vec::with_capacity(states.len() * demanded.len());
+        for &(made, needs) in &states {
+            for (label, &demand) in demanded.iter().enumerate() {
+                let made = produced.as_ref().map_or(made, |produced| Some(produced[label]));
+                let state = (made, needs | demand);
+                steps.push(*known.entry(state).or_insert_with(|| {
+                    next.push(state);
+                    next.len() - 1
+                }));
+            }
+        }
+        let labels = demanded.len();
+        entries = entries
+            .iter()
+            .flat_map(|&state| &steps[state * labels..][..labels])
+            .copied()
+            .collect();
+        states = next;
     }
+    let costs = states.iter().map(|&(made, needs)| {
+        let made = made.unwrap_or_else(|| unreachable!("the first party produces"));
+        crossing.cheapest(conversions, made, needs).2
+    });
+    let costs: Vec<f64> = costs.collect();
+    entries.into_iter().map(|state| costs[state]).collect()
 }
