@@ -112,8 +112,10 @@ def test_a_search_without_any_program_says_whether_limits_ended_it():
     starts = [problem.even, problem.proportional]
     with Progress() as progress:
         assert alternate(problem, starts, [], progress)[0].simulation.seconds > 0.0
+        # What was made once is not made again.
+        assert alternate(problem, starts[:1], [], progress)
         with pytest.raises(CutShortError):
-            alternate(problem, starts, [], progress)
+            alternate(problem, [problem.split([1.0, 5.0])], [], progress)
 
 
 @pytest.mark.parametrize(("batch", "hidden"), [(512, 32), (64, 64)])

@@ -210,7 +210,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class Engine:
-    """Calls of the core for one graph and one cluster. Remembers what it has simulated and where syntheses ended.
+    """Calls of the core for one graph and one cluster. Remembers what it has made and simulated.
 
     Attributes:
         search_gap: the largest of all syntheses so far; 1.0 where limits left one without any program.
@@ -232,6 +232,8 @@ class Engine:
         self._limits = limits or Limits()
         self._options = msgspec.json.encode(optimiser.as_options()).decode()
         self._simulations: dict[tuple[str, bytes], Simulation] = {}
+        # By request: searches from different starts meet.
+        self._syntheses: dict[bytes, Synthesis] = {}
         # By constraints: under others the synthesis has other choices.
         self._warm: dict[bytes, WarmStart] = {}
 
@@ -257,22 +259,24 @@ class Engine:
             limits["work"] = work
         if limits:
             request["limits"] = limits
+        text = msgspec.json.encode(request)
+        known = self._syntheses.get(text)
+        if known is not None:
+            return known
         # From one price of memory to the next, costs change too much for a warm start to save time.
         warm = None
         if prices.memory is None:
             warm = self._warm.setdefault(msgspec.json.encode(constraints), WarmStart())
         started = time.perf_counter()
         try:
-            text = self.graph.synthesise(
-                self._cluster, msgspec.json.encode(request).decode(), self.observer, warm, self._options
-            )
+            answer = self.graph.synthesise(self._cluster, text.decode(), self.observer, warm, self._options)
         except LimitReachedError as error:
             if not cut:
                 self.search_gap = 1.0
             raise CutShortError(f"no program: {error}") from error
         except ValueError as error:
             raise NoProgramError(f"no program: {error}") from error
-        reply = msgspec.json.decode(text, type=_Reply)
+        reply = msgspec.json.decode(answer, type=_Reply)
         seconds = time.perf_counter() - started
         self.last_synthesis_time = seconds
         if not cut:
@@ -280,7 +284,9 @@ class Engine:
         _log.debug("synthesis: cost %.6g s, bound %.6g s, took %.3f s", reply.cost, reply.bound, seconds)
         program = bytes(reply.program).decode()
         self._simulations[program, units] = reply.simulation
-        return Synthesis(program, reply.cost, reply.bound, reply.search_gap, seconds, reply.priced_memory)
+        made = Synthesis(program, reply.cost, reply.bound, reply.search_gap, seconds, reply.priced_memory)
+        self._syntheses[text] = made
+        return made
 
     def simulate(self, program: str, splits: Splits) -> Simulation:
         """One step of a program under whole units."""
