@@ -1,4 +1,4 @@
-//! The Python extension module `hap._core`: JSON in, JSON out, and random words. See `python/hap/_core.pyi`.
+//! The Python extension module `hap._core`: JSON in; JSON, arrays or random words out. See `python/hap/_core.pyi`.
 //!
 //! Every method releases the interpreter's lock while it works, and turns every error of the core into a
 //! `ValueError`, of a class of its own where a caller goes on. Those that may take long answer Ctrl-C, and report to a
@@ -10,7 +10,7 @@ use std::time::Instant;
 use pyo3::create_exception;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyByteArray;
+use pyo3::types::{PyByteArray, PyBytes};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -20,7 +20,7 @@ use crate::program::{Program, Splits};
 use crate::random::{Stream, Window};
 use crate::shares::{NamedShares, from_fractions, from_splits};
 use crate::simulate::{Options, Simulation, simulate};
-use crate::stages::stages;
+use crate::stages::{Stages, stages};
 use crate::synthesis::solver::{self, Instance, Limits, SolveError, WarmStart};
 use crate::synthesis::{self, Made, Request, Synthesis, SynthesisError};
 use crate::validate::{ValidProgram, validate_with};
@@ -156,15 +156,33 @@ impl PyGraph {
 
     /// Affine terms of a program's stages and memory at real shares.
     #[pyo3(signature = (cluster, program, shares, options = "{}"))]
-    fn stages(&self, py: Python<'_>, cluster: &str, program: &str, shares: &str, options: &str) -> PyResult<String> {
-        py.detach(|| {
+    fn stages<'py>(
+        &self,
+        py: Python<'py>,
+        cluster: &str,
+        program: &str,
+        shares: &str,
+        options: &str,
+    ) -> PyResult<Arrays<'py>> {
+        let found = py.detach(|| {
             let cluster = Cluster::from_json(cluster).map_err(value_error)?;
             let program = self.valid_program(program)?;
             let shares: NamedShares = parse("shares", shares)?;
             let options: Options = parse("options", options)?;
             let shares = from_fractions(&self.graph, cluster.devices().len(), &shares).map_err(value_error)?;
-            write(&stages(&self.graph, &cluster, &shares, &program, options.optimiser()))
-        })
+            PyResult::Ok(stages(&self.graph, &cluster, &shares, &program, options.optimiser()))
+        })?;
+        let Stages {
+            axes,
+            kinds,
+            sorts,
+            terms,
+        } = found;
+        let counts = array(py, sorts.iter().map(|sort| (sort.count as u64).to_ne_bytes()))?;
+        let computation = array(py, sorts.iter().map(|sort| [u8::from(sort.computation)]))?;
+        let kinds = array(py, kinds.iter().map(|kind| (*kind as u64).to_ne_bytes()))?;
+        let terms = array(py, terms.iter().map(|number| number.to_ne_bytes()))?;
+        Ok((axes, kinds, counts, computation, terms))
     }
 
     /// Raises where a program does not compute this graph.
@@ -183,6 +201,15 @@ impl PyGraph {
         Ok(self.programs.add(json.to_owned(), valid))
     }
 }
+
+/// What [`PyGraph::stages`] gives: names, and arrays.
+type Arrays<'py> = (
+    Vec<String>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+);
 
 /// What [`PyGraph::synthesise`] gives.
 #[derive(Serialize)]
@@ -314,6 +341,20 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 fn parse<T: DeserializeOwned>(what: &str, json: &str) -> PyResult<T> {
     serde_json::from_str(json).map_err(|error| PyValueError::new_err(format!("the {what} cannot be read: {error}")))
+}
+
+/// Numbers as their bytes.
+fn array<'py, const N: usize>(
+    py: Python<'py>,
+    numbers: impl ExactSizeIterator<Item = [u8; N]>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, numbers.len() * N, |bytes| {
+        let places = bytes.chunks_exact_mut(N);
+        places
+            .zip(numbers)
+            .for_each(|(place, number)| place.copy_from_slice(&number));
+        Ok(())
+    })
 }
 
 fn write<T: Serialize>(value: &T) -> PyResult<String> {

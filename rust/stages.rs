@@ -11,10 +11,7 @@
 //! What is alike is said once: terms stand for all devices of a kind, and stages that cost the same are one that is
 //! counted.
 
-use std::collections::BTreeMap;
-
 use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
 use crate::cost::{Affine, CostModel, Transfer};
@@ -23,47 +20,27 @@ use crate::memory::{self, Optimiser};
 use crate::shares::Shares;
 use crate::validate::{Step, ValidProgram};
 
-/// `constant + sum over axes of slope * share of that axis`, for one device.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Term {
-    /// Seconds or bytes.
-    pub constant: f64,
-    /// Seconds or bytes per unit share, by the name of the axis.
-    pub slopes: BTreeMap<String, f64>,
-}
-
-/// What a stage is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StageKind {
-    /// All operators between two collectives.
-    Compute,
-    /// One collective.
-    Collective,
-}
-
-/// A stretch of the step that all devices end together, or several that cost the same.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
-    /// What it is.
-    pub kind: StageKind,
-    /// The collective and its tensor, or the first and the last operator that cost anything; of the first of several.
-    pub name: String,
-    /// How many there are.
-    pub count: usize,
-    /// Seconds of one of them, by kind of device; it takes as long as the greatest.
-    pub terms: Vec<Term>,
-}
-
 /// A program's step and memory as the linear program sees them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stages {
+    /// Names of the axes whose shares matter, in alphabetical order.
+    pub axes: Vec<String>,
     /// By device, the number of its kind. Devices of a kind have equal speeds and shares, so that their terms agree.
     pub kinds: Vec<usize>,
     /// The stages, in program order of the first of each sort.
-    pub stages: Vec<Stage>,
-    /// Peak bytes by kind of device.
-    pub memory: Vec<Term>,
+    pub sorts: Vec<Sort>,
+    /// By kind, of each stage the seconds of one of them, and last of the peak the bytes: a constant, and what it changes
+    /// per unit share of each axis. A stage takes as long as its longest kind.
+    pub terms: Vec<f64>,
+}
+
+/// Stages that cost the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sort {
+    /// Whether they are computation; else each is one collective.
+    pub computation: bool,
+    /// How many there are.
+    pub count: usize,
 }
 
 /// Stages of a program, linearised at shares (one list per axis of the graph, one fraction per device).
@@ -80,52 +57,58 @@ pub fn stages(
     for (position, step) in program.steps.iter().enumerate() {
         match step {
             Step::Compute { operator, choice, .. } => {
-                let node = &graph.operators[*operator];
-                let choice = &node.choices[*choice];
+                let choice = &graph.operators[*operator].choices[*choice];
                 computation.add(graph, *operator, choice);
                 for collective in &choice.collectives {
-                    computation.finish(graph, &mut found);
-                    let transfer = Transfer::inside(collective);
-                    let name = || format!("{} in {}", collective.conversion, node.name);
-                    found.add(StageKind::Collective, waiting(&costs, &transfer), name);
+                    computation.finish(&mut found);
+                    found.add(false, waiting(&costs, &Transfer::inside(collective)));
                     computation.add(graph, *operator, choice);
                 }
             }
             Step::Convert {
-                conversion,
                 implementation: Some(_),
-                read,
                 ..
             } => {
                 let Some(transfer) = Transfer::at(graph, program, position).filter(|it| !costs.is_idle(it)) else {
                     continue;
                 };
-                computation.finish(graph, &mut found);
-                let name = || format!("{conversion} {}", graph.tensors[program.values[*read].tensor].name);
-                found.add(StageKind::Collective, waiting(&costs, &transfer), name);
+                computation.finish(&mut found);
+                found.add(false, waiting(&costs, &transfer));
             }
             Step::Input { .. } | Step::Convert { .. } | Step::Free { .. } | Step::Output { .. } => {}
         }
     }
-    computation.finish(graph, &mut found);
-    let terms = |sums: &[Sum]| {
-        let kinds = costs.kinds().iter().zip(sums);
-        kinds.map(|(&device, sum)| sum.term(graph, shares, device)).collect()
-    };
+    computation.finish(&mut found);
     let (devices, kinds) = (costs.devices(), costs.kinds());
     let peaks = memory::peaks(graph, shares, devices, kinds, program, optimiser);
-    let held: Vec<Sum> = peaks.iter().map(Sum::of_peak).collect();
-    let stage = |sort: Sort| Stage {
-        kind: sort.kind,
-        name: sort.name,
-        count: sort.count,
-        terms: terms(&sort.sums),
-    };
-    Stages {
-        kinds: costs.kind_of(),
-        stages: found.list.into_iter().map(stage).collect(),
-        memory: terms(&held),
+    found.sums.push(peaks.iter().map(Sum::of_peak).collect());
+    let axes = matter(graph, found.sums.iter().flatten());
+    let mut columns = vec![0; graph.axes.len()];
+    (1..).zip(&axes).for_each(|(column, axis)| columns[*axis] = column);
+    let width = 1 + axes.len();
+    let mut terms = vec![0.0; kinds.len() * found.sums.len() * width];
+    let mut term = terms.chunks_exact_mut(width);
+    for (kind, &device) in kinds.iter().enumerate() {
+        let sums = found.sums.iter().map(|sums| &sums[kind]);
+        sums.zip(&mut term)
+            .for_each(|(sum, term)| sum.write(shares, device, &columns, term));
     }
+    Stages {
+        axes: axes.iter().map(|axis| graph.axes[*axis].name.clone()).collect(),
+        kinds: costs.kind_of(),
+        sorts: found.list,
+        terms,
+    }
+}
+
+/// The axes that have a slope, by name.
+fn matter<'a>(graph: &Graph, sums: impl Iterator<Item = &'a Sum>) -> Vec<usize> {
+    let mut found = vec![false; graph.axes.len()];
+    sums.flat_map(|sum| &sum.slopes)
+        .for_each(|(axis, slope)| found[*axis] |= *slope != 0.0);
+    let mut axes: Vec<usize> = (0..found.len()).filter(|axis| found[*axis]).collect();
+    axes.sort_by_key(|axis| &graph.axes[*axis].name);
+    axes
 }
 
 /// What a collective costs, by kind of device.
@@ -140,34 +123,25 @@ fn waiting(costs: &CostModel, transfer: &Transfer) -> Vec<Sum> {
         .collect()
 }
 
-/// Stages that cost the same.
-struct Sort {
-    kind: StageKind,
-    name: String,
-    count: usize,
-    sums: Vec<Sum>,
-}
-
 /// The stages so far.
 #[derive(Default)]
 struct Sorts {
     list: Vec<Sort>,
+    /// By sort and kind of device.
+    sums: Vec<Vec<Sum>>,
     /// Numbers in the list, by the bits of what a stage costs.
     known: FxHashMap<(bool, Vec<u64>), usize>,
 }
 
 impl Sorts {
-    fn add(&mut self, kind: StageKind, sums: Vec<Sum>, name: impl FnOnce() -> String) {
-        let bits = (kind == StageKind::Compute, sums.iter().flat_map(Sum::bits).collect());
+    fn add(&mut self, computation: bool, sums: Vec<Sum>) {
+        let bits = (computation, sums.iter().flat_map(Sum::bits).collect());
         let number = *self.known.entry(bits).or_insert(self.list.len());
-        match self.list.get_mut(number) {
-            Some(sort) => sort.count += 1,
-            None => self.list.push(Sort {
-                kind,
-                name: name(),
-                count: 1,
-                sums,
-            }),
+        if let Some(sort) = self.list.get_mut(number) {
+            sort.count += 1;
+        } else {
+            self.list.push(Sort { computation, count: 1 });
+            self.sums.push(sums);
         }
     }
 }
@@ -177,8 +151,8 @@ struct Computation<'a> {
     costs: &'a CostModel<'a>,
     /// By kind of device.
     sums: Vec<Sum>,
-    /// First and last operator that costs any device anything.
-    names: Option<(usize, usize)>,
+    /// Whether any of them costs anything.
+    any: bool,
 }
 
 impl<'a> Computation<'a> {
@@ -186,7 +160,7 @@ impl<'a> Computation<'a> {
         Self {
             costs,
             sums: vec![Sum::default(); costs.kinds().len()],
-            names: None,
+            any: false,
         }
     }
 
@@ -195,7 +169,7 @@ impl<'a> Computation<'a> {
         if graph.operators[operator].layout {
             return;
         }
-        self.names = Some((self.names.map_or(operator, |(first, _)| first), operator));
+        self.any = true;
         for (&device, sum) in self.costs.kinds().iter().zip(&mut self.sums) {
             let whole = self.costs.compute_affine(operator, choice, device);
             sum.add(whole.scaled(1.0 / choice.parts(), 0.0));
@@ -203,14 +177,11 @@ impl<'a> Computation<'a> {
     }
 
     /// Ends the stage, if there is one; begins the next.
-    fn finish(&mut self, graph: &Graph, found: &mut Sorts) {
-        let Some((first, last)) = self.names else { return };
-        let done = std::mem::replace(self, Self::new(self.costs));
-        let name = |operator: usize| &graph.operators[operator].name;
-        found.add(StageKind::Compute, done.sums, || match first == last {
-            true => name(first).clone(),
-            false => format!("{} .. {}", name(first), name(last)),
-        });
+    fn finish(&mut self, found: &mut Sorts) {
+        if self.any {
+            let done = std::mem::replace(self, Self::new(self.costs));
+            found.add(true, done.sums);
+        }
     }
 }
 
@@ -250,15 +221,12 @@ impl Sum {
             .chain(slopes)
     }
 
-    fn term(&self, graph: &Graph, shares: &Shares, device: usize) -> Term {
+    /// Writes the constant, and the slopes to the columns of their axes.
+    fn write(&self, shares: &Shares, device: usize, columns: &[usize], term: &mut [f64]) {
         let slopes = self.slopes.iter().filter(|(_, slope)| *slope != 0.0);
         let there: f64 = slopes.clone().map(|(axis, slope)| slope * shares[*axis][device]).sum();
-        Term {
-            constant: self.value - there,
-            slopes: slopes
-                .map(|(axis, slope)| (graph.axes[*axis].name.clone(), *slope))
-                .collect(),
-        }
+        term[0] = self.value - there;
+        slopes.for_each(|(axis, slope)| term[columns[*axis]] = *slope);
     }
 }
 

@@ -1,4 +1,4 @@
-"""The Rust core. JSON in, JSON out, and random words; wrong arguments raise ``ValueError`` and name what is wrong.
+"""The Rust core. JSON in; JSON, arrays or random words out. Wrong arguments raise ``ValueError`` and say what is wrong.
 
 The formats are those of ``rust/graph.rs`` (``hap-graph-1``), ``rust/cluster.rs`` (``hap-cluster-1``) and
 ``rust/program.rs``. All methods release the interpreter's lock.
@@ -89,7 +89,9 @@ class Graph:
             devices]}``, the last four only if asked for.
         """
 
-    def stages(self, cluster: str, program: str, shares: str, options: str = "{}") -> str:
+    def stages(
+        self, cluster: str, program: str, shares: str, options: str = "{}"
+    ) -> tuple[list[str], bytes, bytes, bytes, bytes]:
         """The step and the memory as affine functions of the shares, linearised at these.
 
         Args:
@@ -99,9 +101,11 @@ class Graph:
             options: as for :meth:`simulate`.
 
         Returns:
-            ``{"kinds": [kind per device], "stages": [{"kind": "compute" | "collective", "name", "count", "terms":
-            [term per kind]}], "memory": [term per kind]}`` with ``term = {"constant", "slopes": {axis name: change
-            per unit share}}``. The step is about the sum over stages of their count times the maximum over devices.
+            The names of the axes that matter, in alphabetical order, and arrays: the kind by [device], how many such
+            stages there are and whether they are computation (not collectives) by [stage], and terms by [kind, stage,
+            1 + axis]: a constant and a slope for each axis, in seconds; behind the last stage in bytes, those of the
+            peak. Kinds and numbers of stages are int64, terms float64, and the rest bytes. The step is about the sum
+            over stages of their number times the maximum over devices.
         """
 
     def validate(self, program: str) -> None:

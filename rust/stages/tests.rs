@@ -6,40 +6,52 @@ use crate::testing::{Random, composed, divided, perceptron, random_program, rema
 use crate::validate::validate;
 use proptest::prelude::*;
 
-fn value(term: &Term, shares: &BTreeMap<String, Vec<f64>>, device: usize) -> f64 {
-    term.constant
-        + term
-            .slopes
+/// By device, stage and last the peak: a constant, and a slope by axis of the graph.
+fn terms(graph: &Graph, stages: &Stages) -> Vec<Vec<(f64, Vec<f64>)>> {
+    let columns = graph.axes.iter();
+    let columns: Vec<_> = columns
+        .map(|axis| stages.axes.iter().position(|name| *name == axis.name))
+        .collect();
+    let width = 1 + stages.axes.len();
+    let term = |term: &[f64]| {
+        let slopes = columns
             .iter()
-            .map(|(axis, slope)| slope * shares[axis][device])
-            .sum::<f64>()
+            .map(|column| column.map_or(0.0, |column| term[1 + column]));
+        (term[0], slopes.collect())
+    };
+    let of_kind = stages.terms.chunks(width * (stages.sorts.len() + 1));
+    let of_kind: Vec<Vec<_>> = of_kind.map(|terms| terms.chunks(width).map(term).collect()).collect();
+    stages.kinds.iter().map(|kind| of_kind[*kind].clone()).collect()
 }
 
-fn named(graph: &Graph, shares: &Shares) -> BTreeMap<String, Vec<f64>> {
-    graph
-        .axes
-        .iter()
-        .zip(shares)
-        .map(|(axis, list)| (axis.name.clone(), list.clone()))
+/// Values of the terms at these shares, by device, stage and last the peak.
+fn values(graph: &Graph, stages: &Stages, shares: &Shares) -> Vec<Vec<f64>> {
+    let value = |device: usize, (constant, slopes): &(f64, Vec<f64>)| {
+        constant
+            + slopes
+                .iter()
+                .zip(shares)
+                .map(|(slope, list)| slope * list[device])
+                .sum::<f64>()
+    };
+    let devices = terms(graph, stages).into_iter().enumerate();
+    devices
+        .map(|(device, terms)| terms.iter().map(|term| value(device, term)).collect())
         .collect()
 }
 
-/// The term of a device.
-fn of<'a>(terms: &'a [Term], stages: &Stages, device: usize) -> &'a Term {
-    &terms[stages.kinds[device]]
-}
-
-/// Seconds of all stages of a sort.
-fn longest(stage: &Stage, stages: &Stages, shares: &BTreeMap<String, Vec<f64>>) -> f64 {
-    let devices = 0..stages.kinds.len();
-    let seconds = devices.map(|device| value(of(&stage.terms, stages, device), shares, device));
-    stage.count as f64 * seconds.fold(0.0, f64::max)
+/// Seconds of all stages of a sort, by sort.
+fn longest(stages: &Stages, values: &[Vec<f64>]) -> Vec<f64> {
+    let sorts = stages.sorts.iter().enumerate();
+    let greatest = |number: usize| values.iter().map(|values| values[number]).fold(0.0, f64::max);
+    sorts
+        .map(|(number, sort)| sort.count as f64 * greatest(number))
+        .collect()
 }
 
 /// The step by the stages at the shares that they were linearised at.
 fn total(graph: &Graph, shares: &Shares, stages: &Stages) -> f64 {
-    let shares = named(graph, shares);
-    stages.stages.iter().map(|stage| longest(stage, stages, &shares)).sum()
+    longest(stages, &values(graph, stages, shares)).iter().sum()
 }
 
 /// Shares of every axis, none of them zero.
@@ -71,9 +83,9 @@ proptest! {
         let stages = stages(&graph, &cluster, &shares, &valid, Optimiser::keeping(2));
         let total = total(&graph, &shares, &stages);
         prop_assert!((total - step.seconds).abs() <= 1e-9 * step.seconds, "{total} {}", step.seconds);
-        for device in 0..stages.kinds.len() {
-            let bytes = value(of(&stages.memory, &stages, device), &named(&graph, &shares), device);
-            prop_assert!((bytes - step.memory[device]).abs() <= 1e-9 * bytes);
+        for (values, memory) in values(&graph, &stages, &shares).iter().zip(&step.memory) {
+            let bytes = values[stages.sorts.len()];
+            prop_assert!((bytes - memory).abs() <= 1e-9 * bytes);
         }
     }
 
@@ -93,16 +105,14 @@ proptest! {
         prop_assert!(step.seconds <= total(&graph, &shares, &stages) * (1.0 + 1e-9));
         // By device, all stages of computation make up its computation; by the greatest, all collectives the
         // communication.
-        let shares = named(&graph, &shares);
-        let of_kind = |kind| stages.stages.iter().filter(move |stage| stage.kind == kind);
-        for device in 0..devices {
-            let seconds = |stage: &Stage| {
-                stage.count as f64 * value(of(&stage.terms, &stages, device), &shares, device)
-            };
-            let compute: f64 = of_kind(StageKind::Compute).map(seconds).sum();
-            prop_assert!((compute - step.compute[device]).abs() <= 1e-9 * (compute + 1e-12));
+        let values = values(&graph, &stages, &shares);
+        for (values, seconds) in values.iter().zip(&step.compute) {
+            let sorts = stages.sorts.iter().zip(values).filter(|(sort, _)| sort.computation);
+            let compute: f64 = sorts.map(|(sort, value)| sort.count as f64 * value).sum();
+            prop_assert!((compute - seconds).abs() <= 1e-9 * (compute + 1e-12));
         }
-        let communication: f64 = of_kind(StageKind::Collective).map(|stage| longest(stage, &stages, &shares)).sum();
+        let collectives = stages.sorts.iter().zip(longest(&stages, &values)).filter(|(sort, _)| !sort.computation);
+        let communication: f64 = collectives.map(|(_, seconds)| seconds).sum();
         prop_assert!((communication - step.communication).abs() <= 1e-9 * (communication + 1e-12));
     }
 
@@ -121,14 +131,12 @@ proptest! {
             let mut shares = shares.clone();
             shares[axis][device] += offset;
             let stages = stages(&graph, &cluster, &shares, &valid, Optimiser::keeping(2));
-            let shares = named(&graph, &shares);
-            let sorts: Vec<_> = stages.stages.iter().map(|stage| (stage.name.clone(), stage.count)).collect();
-            let terms = stages.stages.iter().map(|stage| of(&stage.terms, &stages, device).clone());
-            let terms: Vec<_> = terms.map(|term| (value(&term, &shares, device), term)).collect();
-            (sorts, terms)
+            let values = values(&graph, &stages, &shares).swap_remove(device);
+            let terms = terms(&graph, &stages).swap_remove(device);
+            let terms: Vec<_> = values.into_iter().zip(terms).take(stages.sorts.len()).collect();
+            (stages.sorts, terms)
         };
-        let name = &graph.axes[axis].name;
-        let slope = |term: &Term| term.slopes.get(name).copied().unwrap_or(0.0);
+        let slope = |term: &(f64, Vec<f64>)| term.1[axis];
         let [(sorts, here), (sorts_below, below), (sorts_above, above)] = [0.0, -STEP, STEP].map(at);
         // Stages of equal terms are one; with other shares they may be two.
         prop_assume!(sorts == sorts_below && sorts == sorts_above);
@@ -141,21 +149,4 @@ proptest! {
             }
         }
     }
-}
-
-#[test]
-fn the_json_is_that_of_the_seam() {
-    let random = &mut Random(7);
-    let graph = composed(perceptron(1, [12, 4, 8]), random);
-    let cluster = crate::testing::cluster(&[1e9, 2e9], 1e8, 1e-5);
-    let shares = positive_shares(&graph, 2, random);
-    let valid = validate(&graph, &random_program(&graph, random)).expect("a valid program");
-    let stages = stages(&graph, &cluster, &shares, &valid, Optimiser::keeping(2));
-    let json = serde_json::to_value(&stages).expect("JSON");
-    let kinds: Vec<_> = stages.stages.iter().map(|stage| stage.kind).collect();
-    assert!(kinds.contains(&StageKind::Compute) && kinds.contains(&StageKind::Collective));
-    assert!(json["stages"][0]["kind"] == "compute" || json["stages"][0]["kind"] == "collective");
-    assert!(json["stages"][0]["terms"][1]["constant"].is_number());
-    assert!(json["memory"][0]["slopes"].is_object());
-    assert_eq!(serde_json::from_value::<Stages>(json).expect("stages"), stages);
 }

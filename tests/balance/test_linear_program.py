@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hap.balance import Affine, DoesNotFitError, Stage, Stages, write_linear_program
+from hap.balance import DoesNotFitError, write_linear_program
 from hap.balance.highs import INFINITY, LinearProgram, Solver
 from hap.balance.linear_program import solve
 from hap.balance.merged import merged
 from hap.errors import PlanError
 from tests.balance.toy_program import Toy
+from tests.balance.written import Affine, Stage, Written
 
 seconds = st.floats(0.01, 10.0)
 
@@ -35,11 +36,12 @@ def stages(draw, devices, axes):
 
     kinds = st.sampled_from(["compute", "collective"])
     count = draw(st.integers(1, 4))
-    return Stages(
+    program = Written(
         tuple(range(devices)),
-        tuple(Stage(draw(kinds), str(i), tuple(term() for _ in range(devices))) for i in range(count)),
+        tuple(Stage(draw(kinds), tuple(term() for _ in range(devices))) for _ in range(count)),
         tuple(Affine(draw(seconds), {axes[0]: draw(seconds)}) for _ in range(devices)),
     )
+    return program.arrays()
 
 
 @pytest.mark.parametrize(("devices", "axes", "steps"), [(2, ("a",), 400), (2, ("a", "b"), 30), (3, ("a",), 40)])
@@ -180,17 +182,17 @@ def test_merged_devices_and_stages_have_the_optimum_of_all(data):
 
     sorts = [terms(1.0) for _ in range(data.draw(st.integers(1, 2)))]
     stages = []
-    for number in range(data.draw(st.integers(1, 5))):
+    for _ in range(data.draw(st.integers(1, 5))):
         times = data.draw(st.sampled_from([0.5, 1.0, 4.0]))
         sort = tuple(
             Affine(times * t.constant, {"a": times * t.slopes["a"]}) for t in data.draw(st.sampled_from(sorts))
         )
-        stages.append(Stage("compute", str(number), sort, data.draw(st.integers(1, 3))))
-    program = Stages(tuple(kinds), tuple(stages), terms(1.0))
+        stages.append(Stage("compute", sort, data.draw(st.integers(1, 3))))
+    program = Written(tuple(kinds), tuple(stages), terms(1.0))
     capacity = data.draw(st.floats(2.0, 20.0))
     least = unmerged(program, capacity)
     try:
-        found = solve(program, even(["a"], len(kinds)), [capacity] * len(kinds)).seconds
+        found = solve(program.arrays(), even(["a"], len(kinds)), [capacity] * len(kinds)).seconds
     except DoesNotFitError:
         found = INFINITY
     assert found == pytest.approx(least, rel=1e-7)

@@ -2,11 +2,12 @@
 
 import importlib
 import itertools
+from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from hap.balance import (
     balance,
@@ -19,6 +20,7 @@ from hap.balance import (
     without_small_shares,
 )
 from tests.balance.toy_program import Toy, machine
+from tests.balance.written import Affine, Stage
 
 positive = st.floats(0.1, 10.0)
 # The package has a function of this name.
@@ -131,7 +133,7 @@ def test_roundings_are_combined_axis_by_axis():
         def simulate(self, splits):
             found = super().simulate(splits)
             wrong = (splits["a"] != [6000, 3000, 0]) + (splits["b"] != [3000, 3000, 3000])
-            return replace(found, seconds=found.seconds + wrong)
+            return msgspec.structs.replace(found, seconds=found.seconds + wrong)
 
     # So many units that none is worth moving.
     toy, sizes = Picky([1.0, 1.0, 1.0], []), {"a": 9000, "b": 9000}
@@ -153,17 +155,17 @@ def test_a_slow_kind_is_left_out_as_a_whole():
     # One slow device less changes nothing while the others of its kind still pay their overhead.
     speeds = [50.0, 50.0, 0.5, 0.5, 0.5]
     toy = Toy(speeds, [("a", 1.0)])
-    toy_stages = toy.stages
+    written = toy.written
 
     def slow_launch(shares):
-        stages = toy_stages(shares)
+        program = written(shares)
         terms = tuple(
-            type(term)(0.05 if d > 1 and shares["a"][d] > 0 else 0.0, term.slopes)
-            for d, term in enumerate(stages.stages[0].terms)
+            Affine(0.05 if d > 1 and shares["a"][d] > 0 else 0.0, term.slopes)
+            for d, term in enumerate(program.stages[0].terms)
         )
-        return type(stages)(stages.kinds, (type(stages.stages[0])("compute", "w", terms),), stages.memory)
+        return replace(program, stages=(Stage("compute", terms),))
 
-    toy.stages = slow_launch
+    toy.written = slow_launch
     found = balance(toy, {"a": 1000}, machine(speeds), {"a": [200] * 5}, {})
     assert found.splits == {"a": [500, 500, 0, 0, 0]}
 

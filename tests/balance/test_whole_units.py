@@ -1,17 +1,17 @@
 """Whole units of axes that have few, against trying them all."""
 
 import itertools
-from functools import partial
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hap import balance as package
-from hap.balance import Affine, DoesNotFitError, Stage, Stages, balance, fractions, round_shares, rounded, successive
+from hap.balance import DoesNotFitError, balance, fractions, round_shares, rounded, successive
 from hap.balance.linear_program import solve
 from hap.balance.whole_units import in_whole_units, whole_units
 from tests.balance.toy_program import Toy, machine
+from tests.balance.written import Affine, Stage, Written
 
 seconds = st.floats(0.1, 10.0)
 
@@ -33,8 +33,8 @@ def programs(draw, devices, axes):
     def terms():
         return tuple(Affine(draw(seconds), {axis: draw(seconds) for axis in axes}) for _ in {*kinds})
 
-    stages = tuple(Stage("compute", str(number), terms()) for number in range(draw(st.integers(1, 4))))
-    return Stages(tuple(kinds), stages, terms())
+    stages = tuple(Stage("compute", terms()) for _ in range(draw(st.integers(1, 4))))
+    return Written(tuple(kinds), stages, terms()).arrays()
 
 
 @pytest.mark.parametrize(("devices", "most"), [(2, 8), (3, 5), (4, 3)])
@@ -57,7 +57,7 @@ def test_no_whole_split_of_linear_stages_is_faster(devices, most):
         # The search ends at a gap of 1e-4.
         assert stages.seconds(found) <= min(map(stages.seconds, fitting)) * (1 + 1e-3)
         # Equal devices are in order of their units of the first axis.
-        for kind in {*stages.kinds}:
+        for kind in {*stages.kinds.tolist()}:
             of_kind = [share for share, other in zip(found["a"], stages.kinds, strict=True) if other == kind]
             assert of_kind == sorted(of_kind, reverse=True)
 
@@ -69,15 +69,8 @@ def test_no_whole_split_of_linear_stages_is_faster(devices, most):
 def test_other_axes_have_the_real_shares_that_are_best_with_the_units(stages, size, capacity):
     limits, best = [capacity] * 2, []
     for units in all_splits(size, 2):
-        shares = {**even("b", 2), **fractions({"a": units})}
-        fixed = partial(_without, shares=shares)
-        terms = tuple(
-            Stage(it.kind, it.name, tuple(fixed(it.terms[kind], device=d) for d, kind in enumerate(stages.kinds)))
-            for it in stages.stages
-        )
-        memory = tuple(fixed(stages.memory[kind], device=d) for d, kind in enumerate(stages.kinds))
         try:
-            best.append(solve(Stages((0, 1), terms, memory), even("b", 2), limits).seconds)
+            best.append(solve(stages.fixing(fractions({"a": units})), even("b", 2), limits).seconds)
         except DoesNotFitError:
             continue
     found = whole_units(stages, even("ab", 2), {"a": size}, limits)
@@ -86,9 +79,14 @@ def test_other_axes_have_the_real_shares_that_are_best_with_the_units(stages, si
         assert stages.seconds(found) == pytest.approx(min(best), rel=1e-3)
 
 
-def _without(term, shares, device):
-    """The term with axis a in its constant."""
-    return Affine(Affine(term.constant, {"a": term.slopes["a"]}).at(shares, device), {"b": term.slopes["b"]})
+@given(programs(3, ("a", "b", "c")), st.lists(st.integers(0, 4), min_size=9, max_size=9))
+def test_fixed_axes_are_part_of_the_constants(stages, units):
+    shares = {axis: [(1 + count) / 8 for count in units[3 * n : 3 * n + 3]] for n, axis in enumerate("abc")}
+    fixed = stages.fixing({axis: shares[axis] for axis in "ac"})
+    assert fixed.axes == ("b",)
+    assert fixed.seconds({"b": shares["b"]}) == pytest.approx(stages.seconds(shares))
+    assert fixed.excess({"b": shares["b"]}, [0.1] * 3) == pytest.approx(stages.excess(shares, [0.1] * 3))
+    assert stages.fixing({"d": [1.0, 0.0, 0.0]}) is stages
 
 
 # A head more takes memory that only the batch can give: no one axis alone can be moved.

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from hap.balance import Affine, Machine, Simulation, Stage, Stages, fractions
+from hap.balance import Machine, Simulation, fractions
+from tests.balance.written import Affine, Stage, Written
 
 
 def machine(speeds, capacity=None):
@@ -33,11 +34,14 @@ class Toy:
         self.simulations = 0
 
     def stages(self, shares):
+        return self.written(shares).arrays()
+
+    def written(self, shares):
         devices = range(len(self.speeds))
         stages = []
         for axis, seconds in self.work:
             terms = [Affine(self.launch * (shares[axis][d] > 0), {axis: seconds / self.speeds[d]}) for d in devices]
-            stages.append(Stage("compute", f"work along {axis}", tuple(terms)))
+            stages.append(Stage("compute", tuple(terms)))
         for kind, axis, seconds in self.collectives:
             if kind == "padded":
                 terms = [Affine(self.message, {axis: seconds}) for _ in devices]
@@ -54,16 +58,16 @@ class Toy:
                     )
                     for d in devices
                 ]
-            stages.append(Stage("collective", kind, tuple(terms)))
+            stages.append(Stage("collective", tuple(terms)))
         peaks = [Affine(self.memory, {**dict(self.activations), **instant}) for instant in self.instants]
         memory = tuple(max((peak.at(shares, d), number) for number, peak in enumerate(peaks)) for d in devices)
         memory = tuple(peaks[number] for _, number in memory)
-        return Stages(tuple(devices), tuple(stages), memory)
+        return Written(tuple(devices), tuple(stages), memory)
 
     def simulate(self, splits):
         self.simulations += 1
         shares = fractions(splits)
-        stages = self.stages(shares)
+        stages = self.written(shares)
         compute = [
             sum(s.terms[d].at(shares, d) for s in stages.stages if s.kind == "compute") for d in range(len(self.speeds))
         ]
@@ -73,4 +77,4 @@ class Toy:
             if s.kind == "collective"
         )
         memory = tuple(term.at(shares, d) for d, term in enumerate(stages.memory))
-        return Simulation(stages.seconds(shares), tuple(compute), communication, memory)
+        return Simulation(stages.arrays().seconds(shares), tuple(compute), communication, memory)

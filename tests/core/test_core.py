@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -61,19 +62,16 @@ def test_a_program_goes_through_all_of_it(
     graph.validate(program)
     step = json.loads(graph.simulate(cluster, program, json.dumps(splits), '{"timeline": true}'))
     shares = {name: [count / sum(units) for count in units] for name, units in splits.items()}
-    stages = json.loads(graph.stages(cluster, program, json.dumps(shares)))
-
-    def value(term: dict[str, Any], device: int) -> float:
-        slopes: dict[str, float] = term["slopes"]
-        return float(term["constant"]) + sum(slope * shares[axis][device] for axis, slope in slopes.items())
-
-    def values(terms: list[dict[str, Any]]) -> list[float]:
-        return [value(terms[kind], device) for device, kind in enumerate(stages["kinds"])]
-
-    longest = [stage["count"] * max(values(stage["terms"])) for stage in stages["stages"]]
+    axes, kinds, counts, computation, terms = graph.stages(cluster, program, json.dumps(shares))
+    assert axes == sorted(axes)
+    assert set(computation) <= {0, 1}
+    by_kind = np.frombuffer(terms).reshape(-1, len(computation) + 1, 1 + len(axes))
+    columns = np.array([[1.0] * len(next(iter(shares.values()))), *(shares[axis] for axis in axes)])
+    values = np.einsum("dsa,ad->sd", by_kind[np.frombuffer(kinds, dtype=np.int64)], columns)
+    longest = np.frombuffer(counts, dtype=np.int64) * values[:-1].max(axis=1)
     assert step["seconds"] <= sum(longest) * (1 + 1e-9)
     assert step["communication"] <= step["seconds"]
-    assert values(stages["memory"]) == pytest.approx(step["memory"])
+    assert values[-1] == pytest.approx(step["memory"])
     assert [sum(parts.values()) for parts in step["memory_parts"]] == pytest.approx(step["memory"])
     assert max(event["end"] for event in step["timeline"]) == pytest.approx(step["seconds"])
     if seed is None:

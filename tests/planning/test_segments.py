@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hap
-from hap.balance.stages import Affine, Stage, Stages
 from hap.cluster import Cluster, Device, Link
 from hap.errors import PlanError
 from hap.planning import outer, plan_axes
@@ -20,6 +19,7 @@ from hap.planning.setup import make_problem
 from hap.program import Compute, Convert, InputInstruction, SplitClass
 from hap.rules import divided
 from tests import models
+from tests.balance.written import Affine, Stage, Written
 from tests.planning.graphs import axes_of, random_axes
 from tests.runtime.one_device import step
 
@@ -162,12 +162,12 @@ def test_wrong_classes_of_a_file_are_named():
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=3))
 def test_the_least_time_of_a_stage_is_that_of_the_best_shares(terms):
     count, steps = len(terms), 60
-    stage = Stage("compute", "stage", tuple(Affine(float(c), {"a": float(s)}) for c, s in terms))
-    stages = Stages(tuple(range(count)), (stage,), tuple(Affine(0.0) for _ in terms))
+    stage = Stage("compute", tuple(Affine(float(c), {"a": float(s)}) for c, s in terms))
+    stages = Written(tuple(range(count)), (stage,), tuple(Affine(0.0) for _ in terms)).arrays()
     shares = np.full((1, count), 1.0 / count)
-    if "a" not in stages.linear.axes:
+    if "a" not in stages.axes:
         return
-    (found,) = _least(stages.linear, shares, 0)
+    (found,) = _least(stages, shares, 0)
     grid = [
         max(c + s * units / steps for (c, s), units in zip(terms, split, strict=True))
         for split in product(range(steps + 1), repeat=count)

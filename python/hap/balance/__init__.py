@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 
 from hap.balance.linear_program import DoesNotFitError, write_linear_program
 from hap.balance.rounding import Rounded, fractions, largest_remainder, least_maximum, round_shares, rounded
-from hap.balance.stages import Affine, Evaluator, Machine, MemoryParts, Shares, Simulation, Stage, Stages
+from hap.balance.stages import Evaluator, Machine, MemoryParts, Shares, Simulation, Stages
 from hap.balance.successive import Balanced, successive, without_small_shares
 from hap.balance.whole_units import in_whole_units
 from hap.program import Splits
 
 __all__ = [
-    "Affine",
     "Balanced",
     "DoesNotFitError",
     "Evaluator",
@@ -29,7 +28,6 @@ __all__ = [
     "Rounded",
     "Shares",
     "Simulation",
-    "Stage",
     "Stages",
     "balance",
     "fractions",
@@ -108,23 +106,7 @@ class _Fixed:
 
     def stages(self, shares: Shares) -> Stages:
         """The stages with the terms of fixed axes moved into the constants."""
-        stages = self.evaluator.stages({**shares, **self.shares})
-        if self.splits.keys().isdisjoint(stages.axes()):
-            return stages
-        first = [stages.kinds.index(kind) for kind in range(len(stages.memory))]
-        return Stages(
-            stages.kinds,
-            tuple(Stage(it.kind, it.name, self._free(it.terms, first), it.count) for it in stages.stages),
-            self._free(stages.memory, first),
-        )
-
-    def _free(self, terms: Sequence[Affine], first: Sequence[int]) -> tuple[Affine, ...]:
-        found = []
-        for term, device in zip(terms, first, strict=True):
-            fixed = {axis: slope for axis, slope in term.slopes.items() if axis in self.shares}
-            free = {axis: slope for axis, slope in term.slopes.items() if axis not in self.shares}
-            found.append(Affine(Affine(term.constant, fixed).at(self.shares, device), free))
-        return tuple(found)
+        return self.evaluator.stages({**shares, **self.shares}).fixing(self.shares)
 
     def simulate(self, splits: Splits) -> Simulation:
         """The step under these splits and the fixed ones."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hap.balance.stages import Array, LeftOut, Linear, Numbers, Shares, Stages, alike
+from hap.balance.stages import Array, LeftOut, Numbers, Shares, Stages, alike
 
 # Row blocks that agree to so many decimals, after scaling to a largest entry of 1, are multiples of each other.
 DECIMALS = 12
@@ -55,17 +55,16 @@ def merged(stages: Stages, shares: Shares, capacity: Sequence[float], radius: fl
 
     An optimum of the merged problem is one of the whole: the mean of an optimum over equal devices is an optimum.
     """
-    linear = stages.linear
     limits = np.array(capacity, dtype=np.float64)
-    current = linear.columns(shares)
+    current = stages.columns(shares)
     nobody = np.zeros(len(limits), dtype=np.bool_)
-    excluded = np.array([left_out.get(axis, nobody) for axis in linear.axes], dtype=np.bool_).reshape(current.shape)
+    excluded = np.array([left_out.get(axis, nobody) for axis in stages.axes], dtype=np.bool_).reshape(current.shape)
     assert not np.any(current[excluded]), "a share that is left out must be 0 already"
-    first, of = alike(np.vstack([linear.kinds, limits, current, excluded]))
-    kinds, current, excluded = linear.kinds[first], current[:, first].T, excluded[:, first].T
-    constants, slopes, weight, computation = _blocks(linear, kinds)
+    first, of = alike(np.vstack([stages.kinds, limits, current, excluded]))
+    kinds, current, excluded = stages.kinds[first], current[:, first].T, excluded[:, first].T
+    constants, slopes, weight, computation = _blocks(stages, kinds)
     return Merged(
-        axes=linear.axes,
+        axes=stages.axes,
         first=first,
         of=of,
         members=np.bincount(of).astype(np.float64),
@@ -73,24 +72,24 @@ def merged(stages: Stages, shares: Shares, capacity: Sequence[float], radius: fl
         slopes=slopes,
         weight=weight,
         computation=computation,
-        memory=linear.memory[kinds] / limits[first],
-        memory_slopes=linear.memory_slopes[kinds] / limits[first, None],
+        memory=stages.memory[kinds] / limits[first],
+        memory_slopes=stages.memory_slopes[kinds] / limits[first, None],
         lower=np.maximum(0.0, current - radius),
         upper=np.where(excluded, 0.0, np.minimum(1.0, current + radius)),
     )
 
 
-def _blocks(linear: Linear, kinds: Numbers) -> tuple[Array, Array, Array, Array]:
+def _blocks(stages: Stages, kinds: Numbers) -> tuple[Array, Array, Array, Array]:
     """Constants, slopes, weight and computation of the blocks: of the stages whose time any share changes."""
-    moving = linear.slopes.any(axis=(1, 2))
-    constants, slopes = linear.constants[moving][:, kinds], linear.slopes[moving][:, kinds]
+    moving = stages.slopes.any(axis=(1, 2))
+    constants, slopes = stages.constants[moving][:, kinds], stages.slopes[moving][:, kinds]
     # What all devices spend in any case changes no choice.
     constants = constants - constants.min(axis=1, keepdims=True)
     scale = np.maximum(constants.max(axis=1, initial=0.0), np.abs(slopes).max(axis=(1, 2), initial=0.0))
     constants, slopes = constants / scale[:, None], slopes / scale[:, None, None]
     rows = np.concatenate([constants[:, None], slopes.swapaxes(1, 2)], axis=1)
-    first, of = alike(np.round(rows, DECIMALS).reshape(len(rows), (1 + len(linear.axes)) * len(kinds)).T)
-    seconds = linear.counts[moving] * scale
+    first, of = alike(np.round(rows, DECIMALS).reshape(len(rows), (1 + len(stages.axes)) * len(kinds)).T)
+    seconds = stages.counts[moving] * scale
     weight = np.bincount(of, seconds, minlength=len(first)).astype(np.float64)
-    computation = np.bincount(of, seconds * linear.computation[moving], minlength=len(first)).astype(np.float64)
+    computation = np.bincount(of, seconds * stages.computation[moving], minlength=len(first)).astype(np.float64)
     return constants[first], slopes[first], weight, computation

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hap.balance.stages import Array, Evaluator, Linear, Machine, Shares, Simulation, Stages
+from hap.balance.stages import Array, Evaluator, Machine, Shares, Simulation, Stages
 from hap.program import Splits
 
 # Simulations spent on moving units, from each of two starts.
@@ -154,11 +154,11 @@ def _neighbours(stages: Stages, current: Rounded, machine: Machine, others: Sequ
 
     There, a few units are on another device, or all are as in one of the others.
     """
-    changed = _Changed(stages.linear, fractions(current.splits), machine.capacity)
+    changed = _Changed(stages, fractions(current.splits), machine.capacity)
     # Many axes are split alike.
     moved: dict[tuple[int, ...], list[list[int]]] = {}
     ranked: list[tuple[float, float, str, list[int]]] = []
-    for number, axis in enumerate(stages.axes()):
+    for number, axis in enumerate(stages.axes):
         units = current.splits[axis]
         key = tuple(units)
         if key not in moved:
@@ -202,25 +202,25 @@ def _moves(units: Sequence[int], machine: Machine) -> Iterator[tuple[int, int, i
 class _Changed:
     """What other shares of one axis change, by the linear stages; the others stay."""
 
-    def __init__(self, linear: Linear, shares: Shares, capacity: Sequence[float]) -> None:
-        self.linear = linear
-        self.columns = linear.columns(shares)
-        self.times = linear.times(self.columns)
-        self.memory = linear.bytes(self.columns)
+    def __init__(self, stages: Stages, shares: Shares, capacity: Sequence[float]) -> None:
+        self.stages = stages
+        self.columns = stages.columns(shares)
+        self.times = stages.times(self.columns)
+        self.memory = stages.bytes(self.columns)
         self.capacity = np.array(capacity)
 
     def seconds(self, axis: int, shares: Array) -> Array:
         """Change of the step time by [change], for shares by [change, device]."""
-        slopes = self.linear.slopes[:, :, axis]
+        slopes = self.stages.slopes[:, :, axis]
         moving = slopes.any(axis=1)
-        times, slopes = self.times[moving], slopes[moving][:, self.linear.kinds]
+        times, slopes = self.times[moving], slopes[moving][:, self.stages.kinds]
         longest = [(times + slopes * more).max(axis=1) for more in shares - self.columns[axis]]
-        change: Array = (np.array(longest) - times.max(axis=1)) @ self.linear.counts[moving]
+        change: Array = (np.array(longest) - times.max(axis=1)) @ self.stages.counts[moving]
         return change
 
     def excess(self, axis: int, shares: Array) -> Array:
         """Largest excess of memory, as a fraction of it, by [change], for shares by [change, device]."""
-        slopes = self.linear.memory_slopes[self.linear.kinds, axis]
+        slopes = self.stages.memory_slopes[self.stages.kinds, axis]
         used = self.memory + slopes * (shares - self.columns[axis])
         excess: Array = np.maximum(0.0, (used / self.capacity - 1.0).max(axis=1))
         return excess

@@ -231,7 +231,7 @@ def _single_axes(balanced: Balanced, machine: Machine) -> list[LeftOut]:
     """Each axis without the devices that have a small share of it."""
     small = SMALL_SHARE / len(machine)
     found: list[LeftOut] = []
-    for axis in balanced.stages.axes():
+    for axis in balanced.stages.axes:
         shares = np.array(balanced.shares[axis])
         out = (shares > 0.0) & (shares < small)
         if out.any():

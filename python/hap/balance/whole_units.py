@@ -47,7 +47,7 @@ def in_whole_units(
         machine: the devices.
         known: the splits to beat.
     """
-    few = _few(stages.axes(), sizes, len(machine))
+    few = _few(stages.axes, sizes, len(machine))
     if not few:
         return known
     best: Rounded | None = None

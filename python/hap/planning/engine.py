@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import msgspec
+import numpy as np
 
 from hap._core import LimitReachedError, WarmStart
 from hap.balance import Machine, Shares, Simulation, Stages
@@ -31,7 +32,7 @@ Observer = Callable[[float, float, int, int], object]
 
 
 class CoreGraph(Protocol):
-    """``hap._core.Graph``: everything is JSON."""
+    """``hap._core.Graph``."""
 
     def synthesise(
         self,
@@ -46,7 +47,9 @@ class CoreGraph(Protocol):
     def simulate(self, cluster: str, program: str, splits: str, options: str) -> str:
         """One step."""
 
-    def stages(self, cluster: str, program: str, shares: str, options: str) -> str:
+    def stages(
+        self, cluster: str, program: str, shares: str, options: str
+    ) -> tuple[list[str], bytes, bytes, bytes, bytes]:
         """The data of the linear program."""
 
 
@@ -320,8 +323,17 @@ class Engine:
 
     def stages(self, program: str, shares: Shares) -> Stages:
         """The program's stages linearised at these shares."""
-        reply = self.graph.stages(self._cluster, program, msgspec.json.encode(shares).decode(), self._options)
-        return msgspec.json.decode(reply, type=Stages)
+        axes, kinds, counts, computation, terms = self.graph.stages(
+            self._cluster, program, msgspec.json.encode(shares).decode(), self._options
+        )
+        of_kind = np.frombuffer(terms).reshape(-1, len(computation) + 1, 1 + len(axes))
+        return Stages.of(
+            axes,
+            np.frombuffer(kinds, dtype=np.int64),
+            np.frombuffer(counts, dtype=np.int64).astype(np.float64),
+            np.frombuffer(computation, dtype=np.bool_),
+            of_kind,
+        )
 
 
 class ProgramEvaluator:

@@ -133,7 +133,7 @@ def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) 
     engine = problem.engine
     machine = machine or engine.machine
     evaluator = engine.evaluator(made.program)
-    matter = {*evaluator.stages(fractions(made.splits)).axes(), *split_axes(parse_program(made.program))}
+    matter = {*evaluator.stages(fractions(made.splits)).axes, *split_axes(parse_program(made.program))}
     others = {axis: units for axis, units in made.splits.items() if axis not in matter}
     ratios = balance(evaluator, problem.sizes, machine, made.splits, {**others, **problem.fixed})
     return replace(

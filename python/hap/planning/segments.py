@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from hap.balance import fractions
-from hap.balance.stages import Array, Linear
+from hap.balance.stages import Array, Stages
 from hap.planning.engine import MemoryPrices, NoProgramError, Prices, parse_program
 from hap.planning.problem import Candidate, Problem, balanced, candidate, computed_axes, moved_axes
 from hap.program import Convert, Program, SplitClass
@@ -134,18 +134,18 @@ def _relaxed(problem: Problem, known: Candidate) -> dict[str, float]:
         for each in program.instructions
     )
     text = msgspec.json.encode(Program(padded)).decode()
-    linear = problem.engine.stages(text, fractions(known.splits)).linear
-    columns = linear.columns(fractions(known.splits))
+    stages = problem.engine.stages(text, fractions(known.splits))
+    columns = stages.columns(fractions(known.splits))
     return {
-        axis: float(linear.counts @ _least(linear, columns, linear.axes.index(axis)))
-        for axis in axes & set(linear.axes)
+        axis: float(stages.counts @ _least(stages, columns, stages.axes.index(axis)))
+        for axis in axes & set(stages.axes)
     }
 
 
-def _least(linear: Linear, columns: Array, axis: int) -> Array:
+def _least(stages: Stages, columns: Array, axis: int) -> Array:
     """Least seconds by [stage] over all shares of one axis, the others as they are; by halving."""
-    slopes: Array = np.maximum(linear.slopes[:, linear.kinds, axis], 0.0)
-    times = linear.times(columns)
+    slopes: Array = np.maximum(stages.slopes[:, stages.kinds, axis], 0.0)
+    times = stages.times(columns)
     constants = times - slopes * columns[axis]
     low = constants.max(axis=1)
     high: Array = np.maximum(low, times.max(axis=1))
