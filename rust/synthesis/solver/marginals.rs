@@ -9,14 +9,17 @@ use super::rows::{minima_of_columns, minima_of_rows};
 use super::table::Table;
 
 /// What has been added to a table by label, with the minima and sums that follow.
+#[derive(Default)]
 pub(super) struct Lane {
-    /// One cost per label, variable after variable; negative where costs were moved out.
-    added: Vec<f64>,
-    /// For 1, 2, ... first variables, but not all: the least cost of each combination of their labels, with what the
-    /// other variables have added.
-    minima: Vec<f64>,
-    /// For 0, 1, ... first variables, but not all: what each combination of their labels has added.
-    sums: Vec<f64>,
+    /// One after the other, since many are made:
+    /// * *added*: one cost per label, variable after variable; negative where costs were moved out;
+    /// * *minima*: for 1, 2, ... first variables, but not all: the least cost of each combination of their labels, with
+    ///   what the other variables have added;
+    /// * *sums*: for 0, 1, ... first variables, but not all: what each combination of their labels has added.
+    space: Vec<f64>,
+    /// Where the minima begin, and the sums.
+    minima: usize,
+    sums: usize,
     /// Minima over this number of first variables, and over more, are up to date.
     minima_from: usize,
     /// Sums over this number of first variables, and over less, are up to date.
@@ -25,15 +28,21 @@ pub(super) struct Lane {
 
 impl Lane {
     pub fn new(table: &Table) -> Lane {
+        let mut lane = Lane::default();
+        lane.begin(table);
+        lane
+    }
+
+    /// Makes it that of a table to which nothing was added, in the same memory.
+    pub fn begin(&mut self, table: &Table) {
         let count = table.shape.len();
         let (all, _) = level(&table.shape, count);
-        Lane {
-            added: vec![0.0; table.shape.iter().sum()],
-            minima: vec![0.0; all.saturating_sub(1)],
-            sums: vec![0.0; all],
-            minima_from: count,
-            sums_to: count.saturating_sub(1), // nothing has moved
-        }
+        self.minima = table.shape.iter().sum();
+        self.sums = self.minima + all.saturating_sub(1);
+        self.space.clear();
+        self.space.resize(self.sums + all, 0.0);
+        self.minima_from = count;
+        self.sums_to = count.saturating_sub(1); // nothing has moved
     }
 
     /// The least cost of each label of the variable with this place in the scope, with all that was added.
@@ -50,11 +59,11 @@ impl Lane {
         let costs = if axis + 1 == table.shape.len() {
             &table.costs
         } else {
-            &self.minima[start - 1..][..size]
+            &self.space[self.minima + start - 1..][..size]
         };
         let (start, size) = level(&table.shape, axis);
-        minima_of_columns(costs, &self.sums[start..start + size], result);
-        for (cost, added) in result.iter_mut().zip(&self.added[labels_before(&table.shape, axis)..]) {
+        minima_of_columns(costs, &self.space[self.sums + start..][..size], result);
+        for (cost, added) in result.iter_mut().zip(&self.space[labels_before(&table.shape, axis)..]) {
             *cost += added;
         }
         visited + costs.len()
@@ -64,9 +73,10 @@ impl Lane {
     fn lower(&mut self, table: &Table) -> usize {
         self.minima_from -= 1;
         let axis = self.minima_from;
-        let added = &self.added[labels_before(&table.shape, axis)..][..table.shape[axis]];
         let (start, size) = level(&table.shape, axis);
-        let (minima, from) = self.minima.split_at_mut(start - 1 + size);
+        let (added, minima) = self.space.split_at_mut(self.minima);
+        let added = &added[labels_before(&table.shape, axis)..][..table.shape[axis]];
+        let (minima, from) = minima.split_at_mut(start - 1 + size);
         let costs = if axis + 1 == table.shape.len() {
             &table.costs
         } else {
@@ -80,9 +90,10 @@ impl Lane {
     fn raise(&mut self, shape: &[usize]) {
         let axis = self.sums_to;
         self.sums_to += 1;
-        let own = &self.added[labels_before(shape, axis)..][..shape[axis]];
         let (start, size) = level(shape, axis);
-        let (from, sums) = self.sums.split_at_mut(start + size);
+        let (added, sums) = self.space.split_at_mut(self.sums);
+        let own = &added[labels_before(shape, axis)..][..shape[axis]];
+        let (from, sums) = sums.split_at_mut(start + size);
         for (sums, before) in sums.chunks_exact_mut(own.len()).zip(&from[start..]) {
             for (sum, cost) in sums.iter_mut().zip(own) {
                 *sum = before + cost;
@@ -92,7 +103,10 @@ impl Lane {
 
     /// Moves costs out of the labels of the variable with this place in the scope.
     pub fn move_out(&mut self, shape: &[usize], axis: usize, costs: impl Iterator<Item = f64>) {
-        for (added, cost) in self.added[labels_before(shape, axis)..].iter_mut().zip(costs) {
+        for (added, cost) in self.space[labels_before(shape, axis)..self.minima]
+            .iter_mut()
+            .zip(costs)
+        {
             *added -= cost;
         }
         self.minima_from = self.minima_from.max(axis + 1);
@@ -105,15 +119,18 @@ impl Lane {
         while self.sums_to < last {
             self.raise(&table.shape);
         }
-        let own = &self.added[labels_before(&table.shape, last)..];
+        let own = &self.space[labels_before(&table.shape, last)..self.minima];
         let (start, _) = level(&table.shape, last);
-        for (row, sum) in table.costs.chunks_exact_mut(own.len()).zip(&self.sums[start..]) {
+        for (row, sum) in table
+            .costs
+            .chunks_exact_mut(own.len())
+            .zip(&self.space[self.sums + start..])
+        {
             for (cost, own) in row.iter_mut().zip(own) {
                 *cost += sum + own;
             }
         }
-        self.added.iter_mut().for_each(|cost| *cost = -*cost);
-        self.added
+        self.space[..self.minima].iter().map(|cost| -cost).collect()
     }
 }
 

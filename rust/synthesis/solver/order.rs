@@ -1,6 +1,7 @@
 //! Elimination orders: greedy, by the size of tables (Kjaerulff 1990).
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use super::remainder::Remainder;
 use super::watch::Watch;
@@ -76,21 +77,28 @@ impl<'a> Graph<'a> {
 
     fn order(mut self, greedy: Greedy, limit: u64) -> Option<Order> {
         let mut scores: Vec<(u64, u64)> = (0..self.variables.len()).map(|node| self.score(node, greedy)).collect();
-        let mut queue: BTreeSet<((u64, u64), usize)> = scores.iter().copied().zip(0..).collect();
+        // Scores that have changed since stay in it; they are passed over.
+        let mut queue: BinaryHeap<Reverse<((u64, u64), usize)>> =
+            scores.iter().copied().zip(0..).map(Reverse).collect();
+        let mut eliminated = vec![false; scores.len()];
         let mut order = Order {
             variables: Vec::with_capacity(self.variables.len()),
             entries: 0,
         };
-        while let Some((_, node)) = queue.pop_first() {
+        while let Some(Reverse((score, node))) = queue.pop() {
+            if score != scores[node] || std::mem::replace(&mut eliminated[node], true) {
+                continue;
+            }
             order.variables.push(self.variables[node]);
             order.entries = order.entries.saturating_add(self.weight(node));
             if order.entries > limit || self.watch.is_over() {
                 return None;
             }
             for other in self.eliminate(node, greedy) {
-                queue.remove(&(scores[other], other));
-                scores[other] = self.score(other, greedy);
-                queue.insert((scores[other], other));
+                let score = self.score(other, greedy);
+                if std::mem::replace(&mut scores[other], score) != score {
+                    queue.push(Reverse((score, other)));
+                }
             }
         }
         Some(order)
@@ -124,33 +132,38 @@ impl<'a> Graph<'a> {
     fn eliminate(&mut self, node: usize, greedy: Greedy) -> Vec<usize> {
         let neighbours = std::mem::take(&mut self.adjacent[node]);
         let mut changed = neighbours.clone();
-        for &a in &neighbours {
-            let others = &mut self.adjacent[a];
-            if let Ok(place) = others.binary_search(&node) {
-                others.remove(place);
-            }
-        }
         for (index, &a) in neighbours.iter().enumerate() {
             self.watch.visited(neighbours.len() as u64);
-            let added: Vec<usize> = missing(&neighbours[index + 1..], &self.adjacent[a]).collect();
-            for b in added {
-                if greedy == Greedy::WeightedMinFill {
+            if greedy == Greedy::WeightedMinFill {
+                for b in missing(&neighbours[index + 1..], &self.adjacent[a]) {
                     let common = self.adjacent[a]
                         .iter()
-                        .filter(|other| self.adjacent[b].binary_search(other).is_ok());
+                        .filter(|&&other| other != node && self.adjacent[b].binary_search(&other).is_ok());
                     changed.extend(common);
                 }
-                for (one, other) in [(a, b), (b, a)] {
-                    if let Err(place) = self.adjacent[one].binary_search(&other) {
-                        self.adjacent[one].insert(place, other);
-                    }
-                }
             }
+        }
+        for &a in &neighbours {
+            let joined = union(&self.adjacent[a], &neighbours, |other| other != node && other != a);
+            self.adjacent[a] = joined;
         }
         changed.sort_unstable();
         changed.dedup();
         changed
     }
+}
+
+/// Those nodes of two lists in ascending order that a condition holds for, in ascending order.
+fn union(mut one: &[usize], mut other: &[usize], keep: impl Fn(usize) -> bool) -> Vec<usize> {
+    let mut joined = Vec::with_capacity(one.len() + other.len());
+    while let (Some(&a), Some(&b)) = (one.first(), other.first()) {
+        let next = a.min(b);
+        one = &one[usize::from(a == next)..];
+        other = &other[usize::from(b == next)..];
+        joined.extend(keep(next).then_some(next));
+    }
+    joined.extend(one.iter().chain(other).copied().filter(|&node| keep(node)));
+    joined
 }
 
 /// Those of some nodes that a list in ascending order lacks.

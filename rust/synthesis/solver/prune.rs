@@ -13,9 +13,9 @@ pub(super) fn reduced_costs(remainder: &Remainder) -> Vec<Vec<f64>> {
         let least = minimum(unary);
         reduced[variable] = unary.iter().map(|cost| cost - least).collect();
     }
-    let mut least_costs = Vec::new();
+    let (mut lane, mut least_costs) = (Lane::default(), Vec::new());
     for table in remainder.live_tables() {
-        let mut lane = Lane::new(table);
+        lane.begin(table);
         for (axis, &variable) in table.scope.iter().enumerate() {
             least_costs.resize(table.shape[axis], 0.0);
             lane.min_marginals(table, axis, &mut least_costs);

@@ -86,6 +86,9 @@ fn dead_labels(remainder: &Remainder, watch: &Watch) -> Dead {
         if watch.visited(table.costs.len() as u64) {
             break;
         }
+        if table.costs.iter().all(|&cost| cost < f64::INFINITY) {
+            continue; // it supports all that is alive
+        }
         let intact = table
             .scope
             .iter()
