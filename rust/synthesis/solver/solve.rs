@@ -23,6 +23,8 @@ const FIRST_SIZE: u64 = 5000;
 const SIZE_GROWTH: u64 = 4;
 /// Dual ascent stalls where a round closes no more than this part of the gap.
 const STALLED: f64 = 0.02;
+/// It stalls, too, where all later rounds together would close no more than this part, if their gains shrink as the last.
+const AHEAD: f64 = 0.5;
 /// Passes of dual ascent in a round.
 const PASSES: usize = 12;
 /// Passes in the first round of a warm start.
@@ -121,7 +123,7 @@ impl<'a> Solver<'a> {
 
     fn run(mut self, warm: &WarmStart) -> Result<Solution, SolveError> {
         let mut size = FIRST_SIZE;
-        let mut last_bound = f64::NEG_INFINITY;
+        let (mut last_bound, mut last_gain) = (f64::NEG_INFINITY, f64::INFINITY);
         let mut status = self.eliminate_small(size)?;
         self.budget.watch_clock();
         let open = self.remainder.variables().count();
@@ -143,10 +145,14 @@ impl<'a> Solver<'a> {
             // While the bound rises, eliminations may take about as long as the ascent has.
             self.patience = work / ENTRY_WORK;
             status = self.improve(bound)?;
-            if status == Status::Open && self.has_stalled(bound, bound - last_bound) {
-                self.patience = u64::MAX;
-                status = self.improve(bound)?;
-                if status == Status::Open && self.incumbent.is_none() {
+            let gain = bound - last_bound;
+            let stalled = self.has_stalled(bound, gain);
+            if status == Status::Open && (stalled || self.is_hopeless(bound, gain, last_gain)) {
+                if stalled {
+                    self.patience = u64::MAX;
+                    status = self.improve(bound)?;
+                }
+                if stalled && status == Status::Open && self.incumbent.is_none() {
                     status = self.eliminate_exactly()?;
                 }
                 if status == Status::Proven || size >= self.budget.entries_left() {
@@ -155,7 +161,7 @@ impl<'a> Solver<'a> {
                 size *= SIZE_GROWTH;
                 status = self.eliminate_small(size)?;
             }
-            last_bound = bound;
+            (last_bound, last_gain) = (bound, gain);
             passes = PASSES;
         }
         let bound = if status == Status::Proven {
@@ -166,12 +172,23 @@ impl<'a> Solver<'a> {
         self.finish(status, bound)
     }
 
-    /// Whether dual ascent that gained so much should go on with larger tables. The bound itself is no scale where it is
-    /// near 0, and there is no gap without an incumbent: then a gain is measured by the largest cost.
+    /// Whether dual ascent that gained so much should go on with larger tables, where no exact elimination helps.
     fn has_stalled(&self, bound: f64, gain: f64) -> bool {
+        gain <= (STALLED * self.scale(bound)).max(self.slack())
+    }
+
+    /// Whether larger tables promise more than further rounds: these would not close the gap, if gains go on to shrink as
+    /// from the last round to this one.
+    fn is_hopeless(&self, bound: f64, gain: f64, last_gain: f64) -> bool {
+        let shrinks = gain / last_gain;
+        last_gain < f64::INFINITY && shrinks < 1.0 && gain * shrinks / (1.0 - shrinks) <= AHEAD * self.scale(bound)
+    }
+
+    /// What gains are measured by: the gap. The bound itself is no scale where it is near 0, and there is no gap without an
+    /// incumbent: then it is the largest cost.
+    fn scale(&self, bound: f64) -> f64 {
         let gap = self.upper() - bound;
-        let scale = gap.min(bound.abs().max(self.largest_cost));
-        gain <= (STALLED * scale).max(self.slack())
+        gap.min(bound.abs().max(self.largest_cost))
     }
 
     /// Cost of the incumbent.
