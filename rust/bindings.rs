@@ -26,11 +26,11 @@ use crate::synthesis::{self, Made, Request, Synthesis, SynthesisError};
 use crate::validate::{ValidProgram, validate_with};
 use crate::wellformed::Names;
 
+mod kept;
 mod observer;
-mod programs;
 
+use kept::Kept;
 use observer::observed;
-use programs::Programs;
 
 /// The solver makes and drops small tables by the ten thousand: a third of its time with the system's allocator.
 #[global_allocator]
@@ -67,7 +67,9 @@ struct PyGraph {
     graph: Arc<Graph>,
     names: Names,
     /// Programs that were made or read last: callers simulate one program under many splits.
-    programs: Programs,
+    programs: Kept<ValidProgram>,
+    /// Clusters that were read last: of one, a step is asked for again and again.
+    clusters: Kept<Cluster>,
 }
 
 #[pymethods]
@@ -80,7 +82,8 @@ impl PyGraph {
             Ok(Self {
                 graph: Arc::new(graph),
                 names,
-                programs: Programs::default(),
+                programs: Kept::default(),
+                clusters: Kept::default(),
             })
         })
     }
@@ -97,7 +100,7 @@ impl PyGraph {
         options: &str,
     ) -> PyResult<String> {
         py.detach(|| {
-            let cluster = Cluster::from_json(cluster).map_err(value_error)?;
+            let cluster = self.cluster(cluster)?;
             let request: Request = parse("request", request)?;
             let options: Options = parse("options", options)?;
             let mut start = warm.map(PyWarmStart::take).unwrap_or_default();
@@ -128,7 +131,7 @@ impl PyGraph {
     /// The weighted constraint problem of a request.
     fn problem(&self, py: Python<'_>, cluster: &str, request: &str) -> PyResult<String> {
         py.detach(|| {
-            let cluster = Cluster::from_json(cluster).map_err(value_error)?;
+            let cluster = self.cluster(cluster)?;
             let request: Request = parse("request", request)?;
             let problem = synthesis::problem(&self.graph, &cluster, &request)
                 .map_err(value_error)?
@@ -145,7 +148,7 @@ impl PyGraph {
     /// Seconds, memory and timeline of a program under integer splits.
     fn simulate(&self, py: Python<'_>, cluster: &str, program: &str, splits: &str, options: &str) -> PyResult<String> {
         py.detach(|| {
-            let cluster = Cluster::from_json(cluster).map_err(value_error)?;
+            let cluster = self.cluster(cluster)?;
             let program = self.valid_program(program)?;
             let splits: Splits = parse("splits", splits)?;
             let options: Options = parse("options", options)?;
@@ -165,7 +168,7 @@ impl PyGraph {
         options: &str,
     ) -> PyResult<Arrays<'py>> {
         let found = py.detach(|| {
-            let cluster = Cluster::from_json(cluster).map_err(value_error)?;
+            let cluster = self.cluster(cluster)?;
             let program = self.valid_program(program)?;
             let shares: NamedShares = parse("shares", shares)?;
             let options: Options = parse("options", options)?;
@@ -192,6 +195,16 @@ impl PyGraph {
 }
 
 impl PyGraph {
+    fn cluster(&self, json: &str) -> PyResult<Arc<Cluster>> {
+        match self.clusters.get(json) {
+            Some(known) => Ok(known),
+            None => {
+                let cluster = Cluster::from_json(json).map_err(value_error)?;
+                Ok(self.clusters.add(json.to_owned(), cluster))
+            }
+        }
+    }
+
     fn valid_program(&self, json: &str) -> PyResult<Arc<ValidProgram>> {
         if let Some(known) = self.programs.get(json) {
             return Ok(known);

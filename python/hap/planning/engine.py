@@ -323,8 +323,12 @@ class Engine:
 
     def stages(self, program: str, shares: Shares) -> Stages:
         """The program's stages linearised at these shares."""
+        return self.stages_at(program, msgspec.json.encode(shares))
+
+    def stages_at(self, program: str, shares: bytes) -> Stages:
+        """The same, for shares as JSON."""
         axes, kinds, counts, computation, terms = self.graph.stages(
-            self._cluster, program, msgspec.json.encode(shares).decode(), self._options
+            self._cluster, program, shares.decode(), self._options
         )
         of_kind = np.frombuffer(terms).reshape(-1, len(computation) + 1, 1 + len(axes))
         return Stages.of(
@@ -349,7 +353,7 @@ class ProgramEvaluator:
         key = msgspec.json.encode(shares)
         found = self._stages.get(key)
         if found is None:
-            found = self._stages[key] = self._engine.stages(self._program, shares)
+            found = self._stages[key] = self._engine.stages_at(self._program, key)
         return found
 
     def simulate(self, splits: Splits) -> Simulation:
