@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from hap.graph import Graph, Operator
 from hap.placement import REPLICATE, Placements, Shard
@@ -68,6 +69,11 @@ class AxisGraph:
     @cached_property
     def _json(self) -> bytes:
         return serialise.to_json(self)
+
+    @cached_property
+    def operators(self) -> tuple[dict[str, Any], ...]:
+        """What :meth:`to_json` writes of each operator beside its choices; it must not be changed."""
+        return serialise.operators(self) if self.base is None else self.base.operators
 
     @property
     def without_rule(self) -> tuple[Replicated, ...]:

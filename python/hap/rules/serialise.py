@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ def to_json(axes: AxisGraph) -> bytes:
     graph = axes.graph
     # Layers have equal choices.
     written = cache(_choice)
-    reuse = find_reuse(graph)
+    operators = zip(axes.operators, axes.choices, strict=True)
     return msgspec.json.encode(
         {
             "format": FORMAT,
@@ -44,7 +43,7 @@ def to_json(axes: AxisGraph) -> bytes:
                 for tensor, occurrences in zip(graph.tensors, axes.occurrences, strict=True)
             ],
             "inputs": [{"kind": i.kind, "name": i.name, "tensor": i.tensor} for i in graph.inputs],
-            "operators": [_operator(axes, index, written, reuse) for index in range(len(graph.operators))],
+            "operators": [{**each, "choices": list(map(written, choices))} for each, choices in operators],
             "outputs": [
                 {"kind": o.kind, "name": o.name, "tensor": o.tensor, "of": o.of}
                 for o in graph.outputs
@@ -63,7 +62,13 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return written
 
 
-def _operator(axes: AxisGraph, index: int, written: Callable[[Choice], msgspec.Raw], reuse: Reuse) -> dict[str, Any]:
+def operators(axes: AxisGraph) -> tuple[dict[str, Any], ...]:
+    """What is written of each operator beside its choices: the same whatever the split classes."""
+    reuse = find_reuse(axes.graph)
+    return tuple(_operator(axes, index, reuse) for index in range(len(axes.graph.operators)))
+
+
+def _operator(axes: AxisGraph, index: int, reuse: Reuse) -> dict[str, Any]:
     operator, call, bound = axes.graph.operators[index], axes.calls[index], axes.bound[index]
     operand_bytes, result_bytes = costs.touched(call, None if bound is None else bound.rule)
     family = costs.family(operator.target)
@@ -80,7 +85,6 @@ def _operator(axes: AxisGraph, index: int, written: Callable[[Choice], msgspec.R
         "layout": axes.layout[index],
         **({"reuses": reuse.reuses[index]} if index in reuse.reuses else {}),
         **{name: True for name in ("fused", "opaque", "partial") if index in getattr(reuse, name)},
-        "choices": list(map(written, axes.choices[index])),
     }
 
 
