@@ -9,6 +9,7 @@
 //! * A collective is `latency + bytes / bandwidth` of the bytes that the slowest rank moves. Latency and bandwidth
 //!   are those of the cluster's bottleneck link, or measured ([`crate::cluster::Cluster::collectives`]). Where all devices
 //!   send to all others, those of a host share the host's link ([`crate::cluster::Cluster::exchange_bandwidth`]).
+//!   Along another than the leading axis, more is copied on either side, at the rate of the device's memory.
 //! * A composite choice launches one kernel more for each collective inside, and pays for these as for conversions.
 //! * A re-split moves what is not in a device's stretch of the units both before and behind it; nothing, and it makes
 //!   nobody wait, where all shares are equal.
@@ -23,6 +24,7 @@ mod alike;
 mod collective;
 mod curve;
 mod exchange;
+mod packing;
 mod transfer;
 
 use crate::buckets;

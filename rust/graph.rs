@@ -53,6 +53,19 @@ impl Graph {
         let mut same = (0..occurrences.len()).filter(|&other| occurrences[other] == base);
         same.nth(before).expect("a validated graph")
     }
+
+    /// Whether the shares of an occurrence lie one after another in memory: it is the outermost axis of a tensor, another
+    /// split class of it, or a run that begins with it.
+    pub fn leads(&self, tensor: usize, occurrence: usize) -> bool {
+        let occurrences = &self.tensors[tensor].occurrences;
+        let occurrence = self.index(tensor, occurrence);
+        let Some(&axis) = occurrences.get(occurrence) else {
+            return false;
+        };
+        let parts = &self.axes[axis].parts;
+        let run = !parts.is_empty() && occurrences.starts_with(parts) && !occurrences[..occurrence].contains(&axis);
+        occurrence == 0 || run
+    }
 }
 
 /// A value of the training step.

@@ -37,4 +37,19 @@ impl Affine {
             slopes,
         }
     }
+
+    /// The sum of both.
+    ///
+    /// # Panics
+    /// If it depends on more than two axes.
+    pub(super) fn plus(mut self, other: Self) -> Self {
+        self.value += other.value;
+        for (axis, slope) in other.slopes.into_iter().flatten() {
+            let place = self.slopes.iter().position(|own| own.is_some_and(|own| own.0 == axis));
+            let place = place.or_else(|| self.slopes.iter().position(Option::is_none));
+            let own = &mut self.slopes[place.expect("two axes at most")];
+            *own = Some((axis, own.map_or(0.0, |own| own.1) + slope));
+        }
+        self
+    }
 }

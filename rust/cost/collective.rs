@@ -79,7 +79,8 @@ impl CostModel<'_> {
         let participants = transfer
             .axis
             .map_or(self.devices() as f64, |axis| self.participants[axis]);
-        let (latency, bandwidth) = match self.measured[slot(conversion, how)] {
+        let measured = self.measured[slot(conversion, how)];
+        let (latency, bandwidth) = match measured {
             Some(CollectiveCost { latency, bandwidth, .. }) if how == Implementation::Grouped => {
                 // Measured with a share on every device; a device without one is left out.
                 (latency * participants / self.devices() as f64, *bandwidth)
@@ -94,7 +95,9 @@ impl CostModel<'_> {
                 },
             ),
         };
-        self.bytes_moved(transfer, device).scaled(1.0 / bandwidth, latency)
+        self.bytes_moved(transfer, device)
+            .scaled(1.0 / bandwidth, latency)
+            .plus(self.packing(transfer, device, measured.is_some()))
     }
 
     /// How many latencies a collective waits for.

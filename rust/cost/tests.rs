@@ -2,6 +2,7 @@
 
 mod hosts;
 mod measured;
+mod packing;
 mod resplit;
 
 use super::*;
@@ -88,8 +89,14 @@ fn collectives_have_their_closed_forms() {
             // The device with half sends 2 x 0.5; the one with an eighth receives 0.875.
             close(seconds(from, to, Exchange), time(2.0, 64.0));
         }
-        // A device without a share is left out of the grouped ones.
-        close(seconds(&n, &r, Grouped), time(2.0 * 2.0, 64.0));
+        // A device without a share is left out of the grouped ones. Along columns the tensor is copied besides: read and
+        // written at 1e10 bytes per second; a device without a share joins all of it.
+        let copied = 2.0 * 64.0 / 1e10;
+        close(seconds(&n, &r, Grouped), time(2.0 * 2.0, 64.0) + copied);
+        close(seconds(&p, &n, Grouped), time(2.0 * 2.0, 64.0));
+        for (from, to) in [(&n, &r), (&p, &n)] {
+            close(seconds(from, to, Padded), time(2.0, 2.0 * 0.5 * 64.0) + copied);
+        }
         close(seconds(&p, &r, Builtin), time(4.0, 4.0 / 3.0 * 64.0));
         // a (1 - b) and b (1 - a): 0.25 and 0.25; 0.375 and 0; 0.0625 and 0.4375.
         close(seconds(&m, &n, Exchange), time(2.0, 0.4375 * 64.0));
@@ -113,15 +120,15 @@ fn collectives_inside_a_composite_cost_as_conversions() {
                 ..Choice::default()
             })
         };
-        let [r, p, m] = ["R", "P", "S0"].map(placements);
+        let [r, p, n] = ["R", "P", "S1"].map(placements);
         let padded = Implementation::Padded;
         close(
             inside(Conversion::AllGather, Some(0)),
-            costs.collective(2, &m, &r, padded),
+            costs.collective(2, &n, &r, padded),
         );
         close(
             inside(Conversion::ReduceScatter, Some(0)),
-            costs.collective(2, &p, &m, padded),
+            costs.collective(2, &p, &n, padded),
         );
         let all_reduce = costs.collective(2, &p, &r, Implementation::Builtin);
         close(inside(Conversion::AllReduce, None), all_reduce);

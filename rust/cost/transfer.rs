@@ -19,7 +19,7 @@ pub struct Transfer {
     /// The axis that becomes sharded by an all-to-all or a re-split; without one, shares are passed on round all
     /// devices.
     pub target: Option<usize>,
-    /// Whether the shares lie one after another in memory: along a tensor's leading axis.
+    /// Whether the shares before or behind lie one after another in memory: along a tensor's leading axis.
     pub leads: bool,
 }
 
@@ -34,6 +34,10 @@ impl Transfer {
     ) -> Self {
         let node = &graph.tensors[tensor];
         let conversion = Conversion::between(graph, tensor, from, to).expect("a conversion");
+        let leads = |placement: &[Placement]| match placement {
+            [Placement::Shard(occurrence)] => graph.leads(tensor, *occurrence as usize),
+            _ => false,
+        };
         Self {
             conversion,
             implementation,
@@ -43,7 +47,7 @@ impl Transfer {
                 Conversion::AllToAll | Conversion::Resplit => Conversion::axis(node, to, &[]),
                 _ => None,
             },
-            leads: [from, to].iter().any(|ends| matches!(ends, [Placement::Shard(0)])),
+            leads: leads(from) || leads(to),
         }
     }
 

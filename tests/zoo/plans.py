@@ -12,9 +12,9 @@ from hap.planning.setup import make_problem
 from hap.program import Compute, Program, Splits
 from hap.rules import AxisGraph
 
-# Three devices, one three times and one twice as fast as the slowest, with links that cost next to nothing.
+# Three devices, one three times and one twice as fast as the slowest; links and copies of memory cost next to nothing.
 UNEQUAL = Cluster(
-    [Device(flops=speed, memory_bandwidth=1e13, memory=1e12, launch_overhead=0.0) for speed in (3e9, 2e9, 1e9)],
+    [Device(flops=speed, memory_bandwidth=1e17, memory=1e12, launch_overhead=0.0) for speed in (3e9, 2e9, 1e9)],
     link=Link(bandwidth=1e15, latency=0.0),
 )
 RANKS = len(UNEQUAL.devices)

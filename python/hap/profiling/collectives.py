@@ -176,7 +176,8 @@ def moved(name: str, size: float, units: Sequence[int]) -> float:
         "outputs": [{"kind": "output", "name": "y", "tensor": 0, "of": None}],
     }
     cost = {name: CollectiveCost(latency=0.0, bandwidth=1.0)}
-    board = Device(flops=1.0, memory_bandwidth=1.0, memory=1.0)
+    # Copies take no time.
+    board = Device(flops=1.0, memory_bandwidth=1e30, memory=1.0)
     cluster = Cluster([board] * len(units), link=Link(bandwidth=1.0, latency=0.0), collectives=cost)
     splits = {"rows": list(units), "columns": list(units)}
     text = msgspec.json.encode(program).decode()
