@@ -1,7 +1,8 @@
 """Synthesis and balance alternate: many programs are synthesised, which is cheap, and the most promising are balanced.
 
 Programs are synthesised under several splits, each with several prices, and wait. The best one from each start is
-balanced first, then the fastest that waits; under the splits that balance finds, further programs are synthesised.
+balanced first, then the fastest that waits, unless it is far from the best; under the splits that balance finds,
+further programs are synthesised.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from hap.balance import Machine
 from hap.planning.engine import CutShortError, Prices
-from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices
+from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices, least_seconds
 from hap.planning.progress import Progress
 from hap.program import Splits
 
@@ -20,6 +21,8 @@ SYNTHESISED, SYNTHESES = 8e6, (16, 60)
 BALANCED, BALANCES = 2e6, (4, 12)
 # Of these balances in turn without any gain, this part ends the search.
 FRUITLESS = 0.2
+# Balance takes many linear programs: what takes so many times as long as the best by one of them is left out.
+HOPELESS = 1.2
 # A program must gain this fraction.
 WORTH_A_ROUND = 1e-3
 # Weights of the devices under the splits of a start; those in proportion to speed find nothing there.
@@ -64,7 +67,12 @@ def alternate(
     queue, fruitless, best = list(firsts.values()), 0, float("inf")
     while pool.waiting and len(pool.balanced) < most and fruitless < FRUITLESS * most:
         queue = [made for made in queue if made.program in pool.waiting]
-        made = queue.pop(0) if queue else pool.fastest(pool.waiting)
+        opening = bool(queue)
+        made = queue.pop(0) if opening else pool.fastest(pool.waiting)
+        if not opening and least_seconds(problem, made, pool.roomy.capacity) > HOPELESS * best:
+            del pool.waiting[made.program]
+            fruitless += 1
+            continue
         found = pool.balance(made.program)
         seconds = found.simulation.seconds
         fruitless = 0 if queue or seconds < best * (1.0 - WORTH_A_ROUND) else fruitless + 1

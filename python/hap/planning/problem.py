@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from hap.balance import DoesNotFitError, Machine, Simulation, balance, fractions, largest_remainder
 from hap.balance.linear_program import solve
@@ -146,20 +147,24 @@ def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) 
 
 
 def may_beat(problem: Problem, made: Candidate, rival: Candidate) -> bool:
-    """Whether balance is likely to make a program better than a rival: not where one linear program says otherwise.
+    """Whether balance is likely to make a program better than a rival: not where one linear program says otherwise."""
+    capacity = problem.engine.machine.capacity
+    if rival.simulation.excess(capacity) > 0.0:
+        return True
+    return least_seconds(problem, made, capacity) < rival.simulation.seconds * (1.0 - TOLERANCE)
+
+
+def least_seconds(problem: Problem, made: Candidate, capacity: Sequence[float]) -> float:
+    """What one linear program says that a program takes at its best shares; infinite where it fits under none.
 
     Times and memory are mostly convex in the shares, and a convex function lies above its tangents. Not where a device
-    is left out, which spares it launches and messages: such a program may be missed.
+    is left out, which spares it launches and messages: such a program may be faster.
     """
-    engine = problem.engine
-    if rival.simulation.excess(engine.machine.capacity) > 0.0:
-        return True
     shares = fractions(made.splits)
     try:
-        least = solve(engine.stages(made.program, shares), shares, engine.machine.capacity).seconds
+        return solve(problem.engine.stages(made.program, shares), shares, capacity).seconds
     except DoesNotFitError:
-        return False
-    return least < rival.simulation.seconds * (1.0 - TOLERANCE)
+        return inf
 
 
 def split_axes(program: Program) -> list[str]:
