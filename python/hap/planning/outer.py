@@ -30,8 +30,6 @@ WORTH_A_STEP = 1e-4
 # At a saddle point programs cost the same, and to tell which is cheapest takes long: the work of a synthesis, for each
 # byte of a program; ten times what others take. Its bound holds as far as it comes.
 BOUND_WORK = 100
-# Further split classes are tried for the plans that would be the best if these gained this fraction.
-CLASSES_GAIN = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +43,9 @@ class Found:
         tried: the programs of the search without regard to memory.
         memory: its prices where it is scarce.
         baselines: the well-known strategies, on all devices of the problem that was given.
-        undivided: the problem without further split classes.
         unsegmented: the best program and splits where each axis has one split class.
         others: slower ones that fit, the fastest first, where memory is scarce.
         with_all: seconds per step of the plan for all devices where some are left out, else ``None``.
-        divided: whether further split classes were tried.
         bound: the best lower bound under the splits of the best program; 0.0 until it was raised.
     """
 
@@ -58,11 +54,9 @@ class Found:
     tried: list[Candidate]
     memory: MemoryPrices | None
     baselines: list[Baseline]
-    undivided: Problem
     unsegmented: Candidate
     others: list[Candidate]
     with_all: float | None = None
-    divided: bool = False
     bound: float = 0.0
 
     @property
@@ -77,64 +71,51 @@ def search(problem: Problem, progress: Progress) -> Found:
     Raises:
         PlanError: no program satisfies the constraints, or none fits the devices' memory.
     """
+    given = problem
     try:
-        # Plans for fewer and fewer devices, each faster than the one before.
-        found = [_with_room(problem, progress)]
-        while (step := _with_fewer(found[-1], progress)) is not None:
-            found.append(step)
-        progress.update("split classes")
-        first, best = _chosen(found)
+        problem, first = _with_room(problem, progress)
+        smallest, found = problem, first
+        while (step := _with_fewer(smallest, found, progress)) is not None:
+            smallest, found = step
     except NoProgramError as error:
         reasons = conflict(problem.pins, lambda pins: _possible(problem, pins)) if problem.pins else []
         if not reasons:
             raise
         raise PlanError(f"{error}. These conflict: {', '.join(map(str, reasons))}. Leave one of them out") from error
     # The bound may find a better program yet of the devices that were chosen; by ``with_all`` they were chosen.
-    bounded = _bounded(best, progress)
-    if first.undivided is not problem:
-        return replace(bounded, baselines=baselines(problem))
-    return replace(bounded, baselines=first.baselines, with_all=None if best is first else first.seconds)
+    found = _bounded(found, progress)
+    if problem is not given:
+        return replace(found, baselines=baselines(given))
+    return replace(found, baselines=first.baselines, with_all=None if smallest is problem else first.seconds)
 
 
-def _with_room(problem: Problem, progress: Progress) -> Found:
-    """The plan; where none fits the devices' memory, one for the devices with the most of it."""
+def _with_room(problem: Problem, progress: Progress) -> tuple[Problem, Found]:
+    """The problem and its plan; where none fits the devices' memory, those for the devices with the most of it."""
     try:
-        return _search(problem, progress, [])
+        return problem, _search(problem, progress, [])
     except ScarceMemoryError:
         for kept in roomier(problem):
             progress.update("fewer devices")
             with contextlib.suppress(ScarceMemoryError):
-                return _search(problem.among(kept), progress, [])
+                smaller = problem.among(kept)
+                return smaller, _search(smaller, progress, [])
         raise
 
 
-def _with_fewer(found: Found, progress: Progress) -> Found | None:
-    """A faster plan for fewer devices; ``None`` where there is no such."""
+def _with_fewer(problem: Problem, found: Found, progress: Progress) -> tuple[Problem, Found] | None:
+    """A problem of fewer devices with a faster plan; ``None`` where there is no such."""
     progress.update("fewer devices")
     strategies = [baseline.candidate for baseline in found.baselines if baseline.candidate is not None]
-    promising = fewer(found.undivided, found.unsegmented, strategies, found.others)
+    promising = fewer(problem, found.unsegmented, strategies, found.others)
     if promising is None:
         return None
     smaller, known = promising
     again = _search(smaller, progress, [known])
-    return again if _worth_leaving(found, again) else None
-
-
-def _worth_leaving(larger: Found, smaller: Found) -> bool:
-    """Whether the plan for fewer devices is so much faster that it is worth leaving some out."""
-    return smaller.seconds <= larger.seconds * (1.0 - WORTH_LEAVING)
-
-
-def _chosen(found: Sequence[Found]) -> tuple[Found, Found]:
-    """The first plan, and the best one with further split classes: the last one, or one before that is near it."""
-    first, best = found[0], _divided(found[-1])
-    for larger in found[-2::-1]:
-        if larger.seconds * (1.0 - CLASSES_GAIN) <= best.seconds:
-            divided = _divided(larger)
-            first = divided if larger is first else first
-            best = best if _worth_leaving(divided, best) else divided
-    best.problem.engine.search_gap = max(each.problem.engine.search_gap for each in found)
-    return (best if len(found) == 1 else first), best
+    if again.seconds > found.seconds * (1.0 - WORTH_LEAVING):
+        return None
+    gaps = (each.problem.engine.search_gap for each in (found, again))
+    again.problem.engine.search_gap = max(gaps)
+    return smaller, again
 
 
 def _possible(problem: Problem, pins: Sequence[Pin]) -> bool:
@@ -164,25 +145,14 @@ def _search(problem: Problem, progress: Progress, others: Sequence[Candidate]) -
         if strategy.better_than(best, capacity):
             _log.info("a program that was there already beats the search so far; balancing it")
             best = balanced(problem, strategy)
-    found = Found(problem, best, tried, memory, known, problem, best, fitting)
-    return _divided(found) if best.simulation.excess(capacity) > 0.0 else found
-
-
-def _divided(found: Found) -> Found:
-    """The same with further split classes of axes, where these help.
-
-    Raises:
-        ScarceMemoryError: the plan overruns memory with these, too.
-    """
-    if found.divided:
-        return found
-    problem, best = found.problem, found.best
-    if found.memory is not None:
-        problem, best = with_storage(problem, best, found.tried[0], found.memory)
-    if best.simulation.excess(problem.engine.machine.capacity) > 0.0:
+    progress.update("split classes")
+    given, unsegmented = problem, best
+    if memory is not None:
+        problem, best = with_storage(problem, best, tried[0], memory)
+    if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
-    problem, best = with_segments(problem, best, found.tried if problem is found.problem else [], found.memory)
-    return replace(found, problem=problem, best=best, divided=True)
+    problem, best = with_segments(problem, best, tried if problem is given else [], memory)
+    return Found(problem, best, tried, memory, known, unsegmented, fitting)
 
 
 def _bounded(found: Found, progress: Progress) -> Found:
