@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from hap.balance import Simulation
-from hap.balance.stages import Affine, Shares, Stage, Stages
+from hap.balance.stages import Shares, Stages
 from hap.planning import memory, segments
 from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices, may_beat
 from hap.planning.setup import make_problem
 from hap.program import Compute, Convert, Program
+from tests.balance.written import Affine, Stage, Written
 from tests.planning.graphs import random_axes
 from tests.planning.test_memory_limits import cluster
 
@@ -77,8 +78,8 @@ WISHES = [((3.0, 1.0), (2.0, 2.0)), ((3.0, 1.0), (6.0, 2.0)), ((1.0, 4.0), (4.0,
 GRID = np.linspace(0.0, 1.0, 2101)
 
 
-def stage(axis: str, name: str, constant: float, slopes: tuple[float, float]) -> Stage:
-    return Stage("compute", name, tuple(Affine(constant, {axis: slope}) for slope in slopes))
+def stage(axis: str, constant: float, slopes: tuple[float, float]) -> Stage:
+    return Stage("compute", tuple(Affine(constant, {axis: slope}) for slope in slopes))
 
 
 def along(axis: str) -> tuple[Compute, Convert]:
@@ -92,9 +93,9 @@ def test_stages_that_want_different_shares_promise_what_a_grid_says(
     wishes: tuple[tuple[float, float], tuple[float, float]],
 ) -> None:
     # The first axis as wished, the second one with stages that agree; what no share changes takes 10 ms.
-    made = [stage("a", "work", 0.01, wishes[0]), stage("a", "gather", 0.0, wishes[1])]
-    made += [stage("b", "work", 0.0, (1.0, 2.0)), stage("b", "gather", 0.0, (0.5, 1.0))]
-    stages = Stages((0, 1), tuple(made), (Affine(0.0), Affine(0.0)))
+    made = [stage("a", 0.01, wishes[0]), stage("a", 0.0, wishes[1])]
+    made += [stage("b", 0.0, (1.0, 2.0)), stage("b", 0.0, (0.5, 1.0))]
+    stages = Written((0, 1), tuple(made), (Affine(0.0), Affine(0.0))).arrays()
 
     def known(text: str, shares: Shares) -> Stages:
         # Gathers along axes that may be split otherwise are taken as padded, whose time depends on the shares.

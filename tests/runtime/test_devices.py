@@ -36,7 +36,7 @@ def pretended(rank: int) -> None:
     def crossing(*arguments: Any) -> tuple[Any, ...]:
         with unset_fake_temporarily():  # it asks for values
             found = along.crossing(*arguments[:-1], torch.device("cpu"))
-        return tuple(fake(one) if isinstance(one, torch.Tensor) else one for one in found)
+        return tuple(tuple(map(fake, order)) for order in found)
 
     patches = (
         mock.patch.object(lockstep, "_buffers_of", return_value=[]),  # they are compared

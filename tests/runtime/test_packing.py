@@ -27,7 +27,7 @@ CUTS = {
     for name, units in {"even": (4, 4, 4), "uneven": (6, 4, 2)}.items()
     for kind, dim, blocks in [("leading", 0, PLAIN), ("inner", 1, PLAIN), ("fused", 0, FUSED)]
 }
-COPIES = ("clone", "copy_", "cat", "index_select")
+COPIES = ("clone", "copy_", "cat", "index_select", "index_copy_")
 
 Order = Callable[[torch.Tensor], torch.Tensor]
 
@@ -49,11 +49,12 @@ class Written(TorchDispatchMode):
         self.elements: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
         given = {one.untyped_storage()._cdata for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)}
-        for one in tree_leaves(result):
-            new = name.endswith("_") or one.untyped_storage()._cdata not in given
+        for one in tree_leaves(args[3] if name == "index_copy_" else result):
+            new = name.endswith("_") or "out" in kwargs or one.untyped_storage()._cdata not in given
             self.elements[name] += one.numel() if new and "empty" not in name else 0
         return result
 
@@ -104,10 +105,10 @@ def test_gathers_copy_the_whole_at_most_once(how: str, cut: Along, order: Order)
         sent, received = {
             "padded": (share * padded, Fraction(not (leads and even))),
             "grouped": (share * leads, Fraction(not leads)),
-            # One copy for each rank, or for each other.
-            "exchange": (share * (RANKS if leads else RANKS - 1), Fraction(not leads)),
+            # One copy for each other rank, and what is kept.
+            "exchange": (share * RANKS, Fraction(not leads)),
         }[how]
-        turned = order is permuted and (not padded if how == "padded" else not leads)
+        turned = order is permuted and {"padded": not padded, "grouped": not leads, "exchange": False}[how]
         assert each.parts(*COPIES) == sent + share * turned + received
         assert each.parts("zero_", "sum") == 0
 

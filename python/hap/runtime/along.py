@@ -62,13 +62,12 @@ class Along(NamedTuple):
 @lru_cache(maxsize=1024)
 def crossing(
     source: Along, target: Along, rank: int, device: torch.device
-) -> tuple[torch.Tensor, list[int], torch.Tensor, list[int]]:
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     """How a dimension that is cut along one axis comes to be cut along another of its axes.
 
     Returns:
-        the order of this rank's elements by the rank that gets them, and how many each gets; where each of the new
-        share's elements stands when they are ordered by the rank that they come from, and how many come from each.
-        Orders are on the device; copying them there at each call would stop it.
+        by rank, which of this rank's elements it gets, and which of the new share's elements come from it. They are on
+        the device; copying them there at each call would stop it.
     """
 
     def owners(along: Along) -> torch.Tensor:
@@ -83,13 +82,12 @@ def crossing(
 
     ranks = len(source.units)
     receivers, senders = owners(target)[own(source)], owners(source)[own(target)]
-    arrived = torch.argsort(senders, stable=True)
-    return (
-        torch.argsort(receivers, stable=True).to(device),
-        torch.bincount(receivers, minlength=ranks).tolist(),
-        torch.argsort(arrived).to(device),
-        torch.bincount(senders, minlength=ranks).tolist(),
-    )
+
+    def of_each(peers: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        order = torch.argsort(peers, stable=True).to(device)
+        return torch.split(order, torch.bincount(peers, minlength=ranks).tolist())
+
+    return of_each(receivers), of_each(senders)
 
 
 def common(one: Along, rank: int, other: Along, peer: int) -> int:

@@ -23,7 +23,7 @@ import torch
 from hap.program import Implementation
 from hap.rules import pieces
 from hap.runtime.along import Along, common, crossing
-from hap.runtime.packing import assemble, flattened, packed, together, unpacked, write_shares
+from hap.runtime.packing import assemble, flattened, packed, placed, selected, together, unpacked, write_shares
 from hap.runtime.requests import (
     AllGather,
     AllReduce,
@@ -77,6 +77,9 @@ def all_gather_steps(
         # The rank's own share is put into its place with what arrives: it need not go round.
         own = flattened(tensor)
         send = flattened(own.expand(len(counts) - 1, -1))
+        if len(counts) > 2 and tensor.is_contiguous():
+            # What is not sent itself may change on the way.
+            own = own.clone()
         del tensor
         awaited = tuple(0 if r == rank else count for r, count in enumerate(counts))
         flat = yield AllToAll(send, tuple(0 if r == rank else counts[rank] for r in range(len(counts))), awaited)
@@ -172,16 +175,13 @@ def all_to_all_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Alon
     if 0 in tensor.shape[: source.dim] + tensor.shape[source.dim + 1 :]:
         return tensor.new_empty(tuple(shape))
     if source.dim == target.dim:
-        order, sent, back, received = crossing(source, target, rank, tensor.device)
-        # On the way the dimension comes first, so that what goes to a rank lies together.
-        turned = tensor.movedim(source.dim, 0)
-        rest = turned.shape[1:]
-        send = turned.index_select(0, order).view(-1)
-        del tensor, turned
-        row = math.prod(rest)
-        flat = yield AllToAll(send, tuple(row * count for count in sent), tuple(row * count for count in received))
+        order, places = crossing(source, target, rank, tensor.device)
+        send, sizes = selected(tensor, source.dim, order)
+        del tensor
+        row = math.prod(shape) // shape[source.dim] if shape[source.dim] else 0
+        flat = yield AllToAll(send, sizes, tuple(row * len(of_one) for of_one in places))
         del send
-        return flat.view(-1, *rest).movedim(0, source.dim).index_select(source.dim, back)  # type: ignore[no-any-return]
+        return placed(flat, shape, source.dim, places)
     send, sizes = packed(tensor, target), target.counts(tensor.shape)
     del tensor
     flat = yield AllToAll(send, sizes, source.counts(shape))

@@ -5,6 +5,7 @@ Each takes one copy; none where the shares of all ranks lie one after another in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -41,6 +42,26 @@ def unpacked(flat: torch.Tensor, along: Along, shape: Sequence[int]) -> torch.Te
     if along.leads(shape):
         return flat.view(tuple(shape))
     return assemble(torch.split(flat, list(along.counts(shape))), along, shape)
+
+
+def selected(tensor: torch.Tensor, dim: int, order: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """By rank, the elements at some places of a dimension, flat, one rank after another; and how many each gets."""
+    tensor = tensor.detach()
+    shapes = [(*tensor.shape[:dim], len(places), *tensor.shape[dim + 1 :]) for places in order]
+    sizes = tuple(map(math.prod, shapes))
+    flat = tensor.new_empty(sum(sizes))
+    for part, shape, places in zip(torch.split(flat, list(sizes)), shapes, order, strict=True):
+        torch.index_select(tensor, dim, places, out=part.view(shape))
+    return flat, sizes
+
+
+def placed(flat: torch.Tensor, shape: Sequence[int], dim: int, order: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The inverse of :func:`selected`: the tensor of this shape that has these elements in their places."""
+    whole = flat.new_empty(tuple(shape))
+    shapes = [(*shape[:dim], len(places), *shape[dim + 1 :]) for places in order]
+    for part, of_one, places in zip(torch.split(flat, list(map(math.prod, shapes))), shapes, order, strict=True):
+        whole.index_copy_(dim, places, part.view(of_one))
+    return whole
 
 
 def assemble(flat: Sequence[torch.Tensor], along: Along, shape: Sequence[int]) -> torch.Tensor:
