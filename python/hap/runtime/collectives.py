@@ -5,7 +5,8 @@ be sharded. A conversion is written once, as *steps*: a generator that packs, yi
 (:mod:`hap.runtime.requests`) for what has to move, and unpacks. Real ranks carry the requests out through
 :mod:`torch.distributed` (:class:`hap.runtime.group.Group`), the lock-step run in memory
 (:mod:`hap.runtime.lockstep`): both pack the same way. While a request is under way, steps hold nothing that is not part
-of it, and what was sent is freed before what has arrived is unpacked.
+of it, but for the rank's own share in a gather along an inner axis; what was sent is freed before what has arrived is
+unpacked.
 
 The functions named after conversions carry one out to its end. Lowered graphs :func:`start` conversions as soon as the
 operand is there and :func:`wait` for them at the first use of the result. None writes to the tensor that it is given,
