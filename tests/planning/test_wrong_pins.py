@@ -156,6 +156,7 @@ def test_constraints_that_conflict_jointly_are_named():
         'forbid={"layers.2.bias": Replicate()}. Leave one of them out'
     )
     # Where there is no program without them either, they are not to blame.
+    problem = make_problem(axes, cluster(3e9, 1e9), pins=pins)
     problem.engine.graph = Refusing(core)
     with pytest.raises(NoProgramError, match=r"^no program: nothing fits$"), Progress() as progress:
         search(problem, progress)
