@@ -2,11 +2,12 @@
 
     python benches/planning_time.py              # all
     python benches/planning_time.py gpt2_12      # some
+    python benches/planning_time.py gpt2_12 --memory 1   # as if each device had 1 GB
     python benches/planning_time.py --json       # one line of JSON for each
 
 `ratios` is one step of the search for ratios: the cheapest program on all devices is linearised, and the linear program
-solved. Times are those of the processor, so that other work on the machine does not count. They are the least of three
-plans; each makes its problem anew, from the traced model on.
+solved, where memory is not scarce. Times are those of the processor, so that other work on the machine does not count.
+They are the least of three plans; each makes its problem anew, from the traced model on.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ PLANS = 3
 KINDS = ("A100-40GB", "V100", "P100", "T4")
 
 
-def cluster() -> hap.Cluster:
-    """64 devices of four kinds."""
-    hosts = [hap.Cluster([kind] * 8, link="PCIe 3") for kind in KINDS for _ in range(2)]
+def cluster(memory: float | None = None) -> hap.Cluster:
+    """64 devices of four kinds, with their own memory or with so many bytes each."""
+    devices = [kind if memory is None else hap.Device(kind, memory=memory, reserve=0.0) for kind in KINDS]
+    hosts = [hap.Cluster([device] * 8, link="PCIe 3") for device in devices for _ in range(2)]
     return hap.Cluster(hosts, link="25GbE")
 
 
@@ -65,7 +67,7 @@ def measure(axes, machines: hap.Cluster) -> dict[str, float]:
     clock = Clock()
     search(make_problem(axes, machines), clock)
     clock.update("end")
-    return {**clock.seconds, "whole": sum(clock.seconds.values()), "ratios": step_of_ratios(axes, machines)}
+    return {**clock.seconds, "whole": sum(clock.seconds.values()), "ratios": step_of_ratios(axes, cluster())}
 
 
 def step_of_ratios(axes, machines: hap.Cluster) -> float:
@@ -82,13 +84,15 @@ def step_of_ratios(axes, machines: hap.Cluster) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Seconds that a whole plan takes after tracing.")
     parser.add_argument("names", nargs="*", help=f"models of benches/models.py; by default {', '.join(NAMES)}")
+    parser.add_argument("--memory", type=float, help="GB (1e9 bytes) of each device; by default what it has")
     parser.add_argument("--json", action="store_true", help="one line of JSON for each")
     options = parser.parse_args()
     for name in options.names or NAMES:
         with torch.device("meta"):
             module, args, kwargs = MODELS[name]()
         axes = annotate(hap.trace(module.train(), args, kwargs))
-        least = min((measure(axes, cluster()) for _ in range(PLANS)), key=lambda seconds: seconds["whole"])
+        memory = None if options.memory is None else options.memory * 1e9
+        least = min((measure(axes, cluster(memory)) for _ in range(PLANS)), key=lambda seconds: seconds["whole"])
         if options.json:
             sys.stdout.write(json.dumps({"model": name, **least}) + "\n")
         else:
