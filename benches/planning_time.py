@@ -1,9 +1,9 @@
 """Seconds that a whole plan takes after tracing, by phase: models of 12 layers on 64 devices of four kinds.
 
-    python benches/planning_time.py              # all
-    python benches/planning_time.py gpt2_12      # some
+    python benches/planning_time.py                      # all
+    python benches/planning_time.py gpt2_12              # some
     python benches/planning_time.py gpt2_12 --memory 1   # as if each device had 1 GB
-    python benches/planning_time.py --json       # one line of JSON for each
+    python benches/planning_time.py --json               # one line of JSON for each
 
 `ratios` is one step of the search for ratios: the cheapest program on all devices is linearised, and the linear program
 solved, where memory is not scarce. Times are those of the processor, so that other work on the machine does not count.

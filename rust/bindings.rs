@@ -196,22 +196,15 @@ impl PyGraph {
 
 impl PyGraph {
     fn cluster(&self, json: &str) -> PyResult<Arc<Cluster>> {
-        match self.clusters.get(json) {
-            Some(known) => Ok(known),
-            None => {
-                let cluster = Cluster::from_json(json).map_err(value_error)?;
-                Ok(self.clusters.add(json.to_owned(), cluster))
-            }
-        }
+        let read = || Cluster::from_json(json).map_err(value_error);
+        self.clusters.get_or_make(json, read)
     }
 
     fn valid_program(&self, json: &str) -> PyResult<Arc<ValidProgram>> {
-        if let Some(known) = self.programs.get(json) {
-            return Ok(known);
-        }
-        let program: Program = parse("program", json)?;
-        let valid = validate_with(&self.graph, &self.names, &program).map_err(value_error)?;
-        Ok(self.programs.add(json.to_owned(), valid))
+        self.programs.get_or_make(json, || {
+            let program: Program = parse("program", json)?;
+            validate_with(&self.graph, &self.names, &program).map_err(value_error)
+        })
     }
 }
 

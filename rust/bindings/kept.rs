@@ -16,8 +16,16 @@ impl<T> Default for Kept<T> {
 }
 
 impl<T> Kept<T> {
+    /// The one of a text, which is kept from now on.
+    pub fn get_or_make<E>(&self, text: &str, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
+        match self.get(text) {
+            Some(known) => Ok(known),
+            None => Ok(self.add(text.to_owned(), make()?)),
+        }
+    }
+
     /// The one of a text, if it is kept.
-    pub fn get(&self, text: &str) -> Option<Arc<T>> {
+    fn get(&self, text: &str) -> Option<Arc<T>> {
         let mut kept = self.lock();
         let place = kept.iter().position(|(known, _)| known == text)?;
         let entry = kept.remove(place)?;

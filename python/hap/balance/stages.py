@@ -67,9 +67,9 @@ class Stages:
     def fixing(self, shares: Shares) -> Stages:
         """The same with these shares of some axes: what they add is part of the constants."""
         fixed = np.array([axis in shares for axis in self.axes], dtype=np.bool_)
-        columns = np.array([shares[axis] for axis in self.axes if axis in shares])
         if not fixed.any():
             return self
+        columns = np.array([shares[axis] for axis in self.axes if axis in shares])
         # Devices of a kind differ where their shares do.
         first, of = alike(np.vstack([self.kinds, columns]))
         kinds = self.kinds[first]

@@ -71,9 +71,9 @@ class AxisGraph:
         return serialise.to_json(self)
 
     @cached_property
-    def operators(self) -> tuple[dict[str, Any], ...]:
+    def written_operators(self) -> tuple[dict[str, Any], ...]:
         """What :meth:`to_json` writes of each operator beside its choices; it must not be changed."""
-        return serialise.operators(self) if self.base is None else self.base.operators
+        return serialise.operators(self) if self.base is None else self.base.written_operators
 
     @property
     def without_rule(self) -> tuple[Replicated, ...]:

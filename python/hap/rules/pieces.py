@@ -7,7 +7,7 @@ queries, keys and values of an attention have three.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple, Protocol
 
@@ -82,29 +82,30 @@ def join(pieces: Sequence[torch.Tensor], cut: Cut) -> torch.Tensor:
         return torch.cat([_views(piece, cut)[0] for piece in pieces], cut.dim + 1).reshape(shape)
     whole, start = pieces[0].new_empty(shape), 0
     for piece in pieces:
-        start += write(whole, cut, start, piece)
+        write(whole, cut, start, piece)
+        start += piece.shape[cut.dim] // row(cut)
     return whole
 
 
-def write(whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor) -> int:
-    """Writes a piece into its place in a contiguous tensor, from the unit ``start``; how many units it has."""
-    return _copy(whole, cut, start, piece, into=True)
+def write(whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor) -> None:
+    """Writes a piece into its place in a contiguous tensor, from the unit ``start``."""
+    for place, part in _places(whole, cut, start, piece):
+        place.copy_(part)
 
 
-def read(whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor) -> int:
-    """Fills a contiguous piece with what is in its place, from the unit ``start``; how many units it has."""
-    return _copy(whole, cut, start, piece, into=False)
+def read(whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor) -> None:
+    """Fills a contiguous piece with what is in its place, from the unit ``start``."""
+    for place, part in _places(whole, cut, start, piece):
+        part.copy_(place)
 
 
-def _copy(whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor, *, into: bool) -> int:
+def _places(
+    whole: torch.Tensor, cut: Cut, start: int, piece: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Where each block of a piece lies in the whole, from the unit ``start``, and the block: views of both."""
     units = piece.shape[cut.dim] // row(cut)
     for place, part in zip(_views(whole, cut), _views(piece, cut), strict=True):
-        place = place.narrow(cut.dim + 1, start, units)
-        if into:
-            place.copy_(part)
-        else:
-            part.copy_(place)
-    return units
+        yield place.narrow(cut.dim + 1, start, units), part
 
 
 def positions(cut: Cut, units: int, start: int, length: int) -> torch.Tensor:

@@ -27,7 +27,7 @@ def to_json(axes: AxisGraph) -> bytes:
     graph = axes.graph
     # Layers have equal choices.
     written = cache(_choice)
-    operators = zip(axes.operators, axes.choices, strict=True)
+    operators = zip(axes.written_operators, axes.choices, strict=True)
     return msgspec.json.encode(
         {
             "format": FORMAT,

@@ -24,7 +24,17 @@ import torch
 from hap.program import Implementation
 from hap.rules import pieces
 from hap.runtime.along import Along, common, crossing
-from hap.runtime.packing import assemble, flattened, packed, placed, selected, together, unpacked, write_shares
+from hap.runtime.packing import (
+    assemble,
+    counts_at,
+    flattened,
+    packed,
+    placed,
+    selected,
+    together,
+    unpacked,
+    write_shares,
+)
 from hap.runtime.requests import (
     AllGather,
     AllReduce,
@@ -177,10 +187,9 @@ def all_to_all_steps(tensor: torch.Tensor, *, shape: Sequence[int], source: Alon
         return tensor.new_empty(tuple(shape))
     if source.dim == target.dim:
         order, places = crossing(source, target, rank, tensor.device)
-        send, sizes = selected(tensor, source.dim, order)
+        send, sizes = selected(tensor, source.dim, order), counts_at(tensor.shape, source.dim, order)
         del tensor
-        row = math.prod(shape) // shape[source.dim] if shape[source.dim] else 0
-        flat = yield AllToAll(send, sizes, tuple(row * len(of_one) for of_one in places))
+        flat = yield AllToAll(send, sizes, counts_at(shape, source.dim, places))
         del send
         return placed(flat, shape, source.dim, places)
     send, sizes = packed(tensor, target), target.counts(tensor.shape)

@@ -44,24 +44,33 @@ def unpacked(flat: torch.Tensor, along: Along, shape: Sequence[int]) -> torch.Te
     return assemble(torch.split(flat, list(along.counts(shape))), along, shape)
 
 
-def selected(tensor: torch.Tensor, dim: int, order: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """By rank, the elements at some places of a dimension, flat, one rank after another; and how many each gets."""
+def counts_at(shape: Sequence[int], dim: int, order: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """By rank, how many elements of a tensor of this shape are at its places of a dimension."""
+    row = math.prod(shape[:dim]) * math.prod(shape[dim + 1 :])
+    return tuple(row * len(places) for places in order)
+
+
+def selected(tensor: torch.Tensor, dim: int, order: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The elements at the places of a dimension that each rank gets, flat, one rank after another."""
     tensor = tensor.detach()
-    shapes = [(*tensor.shape[:dim], len(places), *tensor.shape[dim + 1 :]) for places in order]
-    sizes = tuple(map(math.prod, shapes))
-    flat = tensor.new_empty(sum(sizes))
-    for part, shape, places in zip(torch.split(flat, list(sizes)), shapes, order, strict=True):
-        torch.index_select(tensor, dim, places, out=part.view(shape))
-    return flat, sizes
+    flat = tensor.new_empty(tensor.numel())
+    for part, places in zip(_of_each(flat, tensor.shape, dim, order), order, strict=True):
+        torch.index_select(tensor, dim, places, out=part)
+    return flat
 
 
 def placed(flat: torch.Tensor, shape: Sequence[int], dim: int, order: Sequence[torch.Tensor]) -> torch.Tensor:
     """The inverse of :func:`selected`: the tensor of this shape that has these elements in their places."""
     whole = flat.new_empty(tuple(shape))
-    shapes = [(*shape[:dim], len(places), *shape[dim + 1 :]) for places in order]
-    for part, of_one, places in zip(torch.split(flat, list(map(math.prod, shapes))), shapes, order, strict=True):
-        whole.index_copy_(dim, places, part.view(of_one))
+    for part, places in zip(_of_each(flat, shape, dim, order), order, strict=True):
+        whole.index_copy_(dim, places, part)
     return whole
+
+
+def _of_each(flat: torch.Tensor, shape: Sequence[int], dim: int, order: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """By rank, the elements at its places, as a view with the other dimensions."""
+    parts = torch.split(flat, list(counts_at(shape, dim, order)))
+    return [part.view(*shape[:dim], len(places), *shape[dim + 1 :]) for part, places in zip(parts, order, strict=True)]
 
 
 def assemble(flat: Sequence[torch.Tensor], along: Along, shape: Sequence[int]) -> torch.Tensor:
