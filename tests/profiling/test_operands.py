@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hap.profiling import operands, operators
 from hap.profiling.operands import SHAPES, at
@@ -48,8 +50,8 @@ def test_counts_are_those_of_the_cost_model(family):
 @pytest.mark.parametrize("rate", [2e9, 1e10, 1e12])
 @pytest.mark.parametrize("family", SHAPES)
 def test_arithmetic_and_operands_are_told_apart(family, rate):
-    given = measured(rate, family)
-    found = operands.told_apart(given | {"memory": ((1.0, 1.0), (2.0, 2.0))})
+    points = measured(rate, family)
+    found = operands.told_apart(points | {"memory": ((1.0, 1.0), (2.0, 2.0))})
     assert found["memory"] == ((1.0, 1.0), (2.0, 2.0))
     work, more = found[f"{family}/float32"], found[f"{family}_operands/float32"]
     # Points are few, so that the parts are not exactly those that were put together; their sum is.
@@ -63,6 +65,23 @@ def test_arithmetic_and_operands_are_told_apart(family, rate):
     assert more[0][1] < 0.01 * work[0][1]
     if rate < 1e11:
         assert more[-1][1] == pytest.approx(beside(more[-1][0], rate), rel=0.25)
+
+
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), rate=st.sampled_from([2e9, 1e10, 1e12]))
+def test_noise_does_not_make_the_parts_say_something_else(data, family, rate):
+    """Alternately, each part less the other, all could end as operands, and small shapes as free."""
+    noise = st.floats(0.95, 1.05)
+    noisy = {
+        name: tuple((amount, seconds * data.draw(noise)) for amount, seconds in line)
+        for name, line in measured(rate, family).items()
+    }
+    found = operands.told_apart(noisy)
+    work, more = found[f"{family}/float32"], found[f"{family}_operands/float32"]
+    many, few = SHAPES[family]
+    shapes = [*zip(many, noisy[f"{family}/float32"], strict=True)]
+    shapes += [*zip(few, noisy[f"{family}_operands/float32"], strict=True)][1:]
+    errors = [(at(work, it.flops) + at(more, 4 * it.elements)) / seconds - 1.0 for it, (_, seconds) in shapes]
+    assert sum(map(abs, errors)) / len(errors) < 0.06
 
 
 def test_element_types_are_told_apart_by_themselves():

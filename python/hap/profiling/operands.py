@@ -7,16 +7,19 @@ with few channels, it is most of the time. So both kinds are measured, and what 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from hap.balance.highs import INFINITY, LinearProgram, Solver
 from hap.cluster.device import Points
 from hap.profiling.fit import rising
 
-# Rounds of telling apart; 30 leave a hundredth of a percent of what could still move, where times are not noise.
-ROUNDS = 30
+# What could be either counts as arithmetic: time beside that is as bad as this part of it in error.
+RATHER = 1e-4
 # Of what is measured, what remains for either part at least.
 LEAST = 1e-3
 
@@ -98,8 +101,9 @@ def told_apart(points: Mapping[str, Points]) -> dict[str, Points]:
             ``matmul_operands/float32`` those of the others by bytes of operands and results.
 
     Returns:
-        The same; there stand seconds of arithmetic, and seconds beside that, whose sum is what was measured. To start
-        an operator counts as arithmetic: nothing is left beside it of the smallest shape.
+        The same; there stand seconds of arithmetic, and seconds beside that, whose sum is what was measured: both rise,
+        and their relative errors, in absolute value, have the least sum. To start an operator counts as arithmetic:
+        nothing is left beside it of the smallest shape.
     """
     found = dict(points)
     for family, (arithmetic_shapes, operand_shapes) in SHAPES.items():
@@ -111,18 +115,57 @@ def told_apart(points: Mapping[str, Points]) -> dict[str, Points]:
             itemsize = getattr(torch, dtype).itemsize
             size_of = {shape.flops: itemsize * shape.elements for shape in arithmetic_shapes}
             flops_of = {itemsize * shape.elements: shape.flops for shape in operand_shapes}
-            arithmetic, beside = points[name], points[other]
-            for _ in range(ROUNDS):
-                work = {size: at(arithmetic, flops_of[size]) for size, _ in points[other]}
-                beside = _without(points[other], work | {points[other][0][0]: points[other][0][1]})
-                arithmetic = _without(points[name], {flops: at(beside, size_of[flops]) for flops, _ in points[name]})
-            found |= {name: arithmetic, other: beside}
+            measured = [(flops, size_of[flops], seconds) for flops, seconds in points[name]]
+            measured += [(flops_of[size], size, seconds) for size, seconds in points[other][1:]]
+            found |= dict(zip((name, other), _parts(points[name], points[other], measured), strict=True))
     return found
 
 
-def _without(points: Points, seconds: Mapping[float, float]) -> Points:
-    """Points less the seconds of their amounts; they still rise."""
-    return rising([(amount, max(whole - seconds[amount], LEAST * whole)) for amount, whole in points])
+def _parts(
+    arithmetic: Points, operands: Points, measured: Sequence[tuple[float, float, float]]
+) -> tuple[Points, Points]:
+    """Seconds of arithmetic and of operands at the amounts of these points, from FLOP, bytes and seconds of shapes.
+
+    By a linear program: its columns say by how much the time of an amount is above that of the one before, as part of
+    what was measured there; then, by shape, the relative error below and above.
+    """
+    scales = np.array([seconds for _, seconds in (*arithmetic, *operands)])
+    seconds = np.array([whole for *_, whole in measured])
+    shares = np.array([[*_steps(arithmetic, flops), *_steps(operands, size)] for flops, size, _ in measured])
+    matrix = np.hstack([shares * scales / seconds[:, None], np.eye(len(seconds)), -np.eye(len(seconds))])
+    rows, columns = np.nonzero(matrix)
+    beside = np.arange(len(scales)) >= len(arithmetic)
+    upper = np.full(matrix.shape[1], INFINITY)
+    upper[len(arithmetic)] = 0.0
+    program = LinearProgram(
+        cost=np.concatenate([RATHER * beside, np.ones(2 * len(seconds))]),
+        lower=np.zeros(matrix.shape[1]),
+        upper=upper,
+        row_lower=np.ones(len(seconds)),
+        row_upper=np.ones(len(seconds)),
+        rows=rows,
+        columns=columns,
+        values=matrix[rows, columns],
+    )
+    optimum = Solver().minimise(program)
+    assert optimum is not None, "errors make any times feasible"
+    steps = np.maximum(optimum[0][: len(scales)], 0.0) * scales
+    times = np.concatenate([np.cumsum(steps[~beside]), np.cumsum(steps[beside])])
+    least = [
+        (amount, max(float(time), LEAST * whole))
+        for (amount, whole), time in zip((*arithmetic, *operands), times, strict=True)
+    ]
+    return rising(least[: len(arithmetic)]), rising(least[len(arithmetic) :])
+
+
+def _steps(points: Points, amount: float) -> list[float]:
+    """How often the time of an amount has each step, from one of these points to the next, as :func:`at` reads them."""
+    amounts = [known for known, _ in points]
+    steps = [1.0] + [0.0] * (len(amounts) - 1)
+    for number, (before, known) in enumerate(itertools.pairwise(amounts), start=1):
+        part = (amount - before) / (known - before)
+        steps[number] = max(0.0, part if known == amounts[-1] else min(1.0, part))
+    return steps
 
 
 def at(points: Sequence[tuple[float, float]], amount: float) -> float:

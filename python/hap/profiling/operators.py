@@ -16,6 +16,7 @@ import hap.operators  # noqa: F401 - defines torch.ops.hap
 from hap.cluster.device import FAMILIES, MEMORY, Points
 from hap.profiling.clock import Work, once, rounds
 from hap.profiling.fit import rising
+from hap.profiling.memory import Operands, Values
 from hap.profiling.operands import SUFFIX, Convolution, Product, shapes
 
 # Larger problems are left out where one takes this part of all the time; a family has some sizes in any case.
@@ -30,9 +31,8 @@ PIECES = 16
 POOL = (2**24, 2**26)
 # Different ones among them.
 NUMBERS = 2**16
-# All is measured in so many lots of at least so many rounds, each with results, and what heavy operators read,
-# elsewhere in a page of so many bytes: where addresses clash in the caches, some kernels take several times as long.
-LOTS, ROUNDS, PAGE = 5, 1, 4096
+# All is measured in so many lots of at least so many rounds.
+LOTS, ROUNDS = 5, 1
 # The C library asks the system for each piece of memory that is larger than all it got back, up to so many bytes.
 KEPT = 2**25 - 2**12
 # Families that compute more than they touch. Operands of the others lie in turns in the larger memory.
@@ -62,8 +62,9 @@ def measure(
 ) -> tuple[dict[str, Points], float]:
     """The times of :func:`names` over sizes, all in turns, measured in about so many seconds.
 
-    The least of each says how they compare: what else the machine does makes it longer, never shorter, for seconds at a
-    time. In training all take as much longer than that as they usually do meanwhile.
+    The least times of lots say how they compare, in the mean of all lots but two: what else the machine does makes
+    times longer, never shorter, for seconds at a time, and in some lots addresses are luckier than in others. In
+    training all take as much longer than that as they usually do meanwhile.
     On CPUs what counts is the time that the main thread has a processor, so that one that it has for a part of the time
     only (the quota of a container, say) does not show in long operators more than in short ones, but in what the thread
     gets of some seconds, at best.
@@ -88,18 +89,19 @@ def measure(
         for dtype in dict.fromkeys((torch.float32, *dtypes))
     }
     limit = LARGEST * seconds
-    tried = {name: [*_affordable(line, device, limit)] for name, line in _lines(dtypes, pools).items()}
+    operands = {name: Operands(pools[_dtype(name)]) for name in names(dtypes)}
+    lines = _lines(dtypes, pools, {name: own.lot(0) for name, own in operands.items()})
+    tried = {name: [*_affordable(line, device, limit)] for name, line in lines.items()}
     times = [time for line in tried.values() for _, every in line for time in every]
-    lines = {name: [problem for problem, _ in line] for name, line in tried.items()}
+    problems = {name: [problem for problem, _ in line] for name, line in tried.items()}
     clock = time.thread_time if device.type == "cpu" else time.perf_counter
     lots: list[list[list[float]]] = []
     shares: list[float] = []
     for lot in range(LOTS):
-        shift = torch.empty(1 + lot * PAGE // LOTS, dtype=torch.uint8)
-        for name, line in _lines(dtypes, pools).items():
+        for name, line in _lines(dtypes, pools, {name: own.lot(lot) for name, own in operands.items()}).items():
             if name.startswith(HEAVY):
-                lines[name] = [*itertools.islice(line, len(lines[name]))]
-        works = (work for line in lines.values() for _, every in line for work in every)
+                problems[name] = [*itertools.islice(line, len(problems[name]))]
+        works = (work for line in problems.values() for _, every in line for work in every)
         found, began, used = [], time.perf_counter(), time.thread_time()
         pairs = [*zip(works, times, strict=True)]
         for measured in rounds(pairs, device, seconds=seconds / LOTS, least=ROUNDS, clock=clock):
@@ -107,17 +109,16 @@ def measure(
             advance()
         shares.append((time.thread_time() - used) / (time.perf_counter() - began))
         lots.append(found)
-        del shift
     if len(found) >= COMPARABLE:
         _tell_of_other_work(lots)
     share = min(1.0, max(shares)) if device.type == "cpu" else 1.0
     every_round = [*itertools.chain.from_iterable(lots)]
-    heavy = [name.startswith(HEAVY) for name, line in lines.items() for _, every in line for _ in every]
-    lowest = [min(every) for every in zip(*every_round, strict=True)]
+    heavy = [name.startswith(HEAVY) for name, line in problems.items() for _, every in line for _ in every]
+    lowest = [_usual_lot(least) for least in zip(*map(_least, lots), strict=True)]
     usual, least = _usual(every_round, lowest, heavy), iter(lowest)
     points = {
         name: rising([(amount, usual * sum(next(least) for _ in every) / len(every)) for amount, every in line])
-        for name, line in lines.items()
+        for name, line in problems.items()
     }
     return points, share
 
@@ -128,21 +129,37 @@ def _usual(every_round: Sequence[Sequence[float]], least: Sequence[float], heavy
     return statistics.median(totals) / sum(itertools.compress(least, heavy)) if any(heavy) else 1.0
 
 
+def _least(found: Sequence[Sequence[float]]) -> list[float]:
+    """The least times of the rounds of a lot."""
+    return [min(every) for every in zip(*found, strict=True)]
+
+
+def _usual_lot(times: Sequence[float]) -> float:
+    """The mean of the times of all lots but the least and the largest."""
+    return statistics.fmean(sorted(times)[1:-1])
+
+
 def _tell_of_other_work(lots: Sequence[Sequence[Sequence[float]]]) -> None:
     """Logs how far the least times of whole lots differ, which are of the same work."""
-    means = [statistics.geometric_mean(map(min, zip(*found, strict=True))) for found in lots]
+    means = [statistics.geometric_mean(_least(found)) for found in lots]
     difference = max(means) / min(means) - 1.0
     level = logging.WARNING if difference > OTHER_WORK else logging.DEBUG
     text = "profile: the machine's speed changed by %.0f%% while operators were measured; does something else run?"
     _log.log(level, text, 100.0 * difference)
 
 
-def _lines(dtypes: tuple[torch.dtype, ...], pools: Mapping[str, torch.Tensor]) -> dict[str, Iterator[Problem]]:
-    """By name, larger and larger problems, with numbers from the pool of their element type."""
-    families = {name: name.partition("/") for name in names(dtypes)}
+def _dtype(name: str) -> str:
+    """The element type of what is measured under a name."""
+    return name.partition("/")[2] or "float32"
+
+
+def _lines(
+    dtypes: tuple[torch.dtype, ...], pools: Mapping[str, torch.Tensor], values: Mapping[str, Values]
+) -> dict[str, Iterator[Problem]]:
+    """By name, larger and larger problems; of light operators with numbers from the pool of their element type."""
     return {
-        name: _problems(family, pools[dtype or "float32"].view(2, -1, WIDTH))
-        for name, (family, _, dtype) in families.items()
+        name: _problems(name.partition("/")[0], pools[_dtype(name)].view(2, -1, WIDTH), values[name])
+        for name in names(dtypes)
     }
 
 
@@ -159,14 +176,13 @@ def _affordable(line: Iterator[Problem], device: torch.device, limit: float) -> 
         yield (amount, every), taken
 
 
-def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:
-    """Larger and larger ones, with numbers from a pool; those that a family's operators of usual models lie between."""
+def _problems(family: str, pool: torch.Tensor, values: Values) -> Iterator[Problem]:
+    """Larger and larger ones; those that a family's operators of usual models lie between.
+
+    Heavy operators read ``values``, the others the pool.
+    """
     work: Work
     large = pool.device.type != "cpu"
-
-    def values(*shape: int) -> torch.Tensor:
-        return pool.view(-1)[: math.prod(shape)].view(shape).clone()
-
     if multiplied := shapes(family, large=large):
         for one in multiplied:
             amount = pool.itemsize * one.elements if family.endswith(SUFFIX) else one.flops
@@ -190,7 +206,9 @@ def _problems(family: str, pool: torch.Tensor) -> Iterator[Problem]:
                 multiplications = 5
             yield multiplications * 2.0 * samples * 8 * length**2 * 64, (work,)
     else:
-        for exponent in (6, *range(10, 27 if large else 25, 2)):
+        # What the largest pooling says of places is as large as what the C library sometimes keeps, sometimes returns.
+        largest = 26 if large else 22 if family == "pooling" else 24
+        for exponent in (6, *range(10, largest + 1, 2)):
             shape = (max(1, 2**exponent // WIDTH), min(WIDTH, 2**exponent))
             amount = shape[0] * shape[1]
             pieces = torch.split(pool[:, : PIECES * shape[0], : shape[1]], shape[0], 1)
@@ -208,7 +226,7 @@ def _next(works: Iterator[Work]) -> object:
     return next(works)()
 
 
-def _multiplying(shape: Product | Convolution, values: Callable[..., torch.Tensor]) -> Work:
+def _multiplying(shape: Product | Convolution, values: Values) -> Work:
     if isinstance(shape, Product):
         return partial(torch.mm, values(shape.rows, shape.size), values(shape.size, shape.size))
     x = values(shape.samples, shape.channels, shape.image, shape.image)

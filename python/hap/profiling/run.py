@@ -35,7 +35,7 @@ QUICK_OPERATORS, QUICK_TRANSFERS = 2.0, 2.0
 # Of the seconds for collectives, those beside for computation that overlaps them.
 OVERLAPS = 0.2
 # Changes whenever the same machine would be measured otherwise: what was measured before is not used any more.
-METHOD = 3
+METHOD = 4
 # Ranks on equal hardware whose times differ by less are equal.
 NOISE = 1.15
 # A process that has its processor for less of the time is kept from it on purpose: what takes longer in between is as
