@@ -84,6 +84,20 @@ def test_noise_does_not_make_the_parts_say_something_else(data, family, rate):
     assert sum(map(abs, errors)) / len(errors) < 0.06
 
 
+def test_parts_explain_what_was_measured_where_no_parts_do_so_exactly():
+    """More channels were faster than few; of each part less the other, in turns, the smallest had a third of its time."""
+    many, few = (shapes[:count] for shapes, count in zip(SHAPES["convolution_backward"], (6, 5), strict=True))
+    times = (265e-6, 232e-6, 785e-6, 1897e-6, 8698e-6, 50999e-6), (23e-6, 248e-6, 535e-6, 1577e-6, 4355e-6)
+    points = {
+        "convolution_backward/float32": tuple(zip((it.flops for it in many), times[0], strict=True)),
+        "convolution_backward_operands/float32": tuple(zip((4 * it.elements for it in few), times[1], strict=True)),
+    }
+    found = operands.told_apart(points)
+    work, more = found.values()
+    wholes = [at(work, it.flops) + at(more, 4 * it.elements) for it in (*many, *few[1:])]
+    assert wholes == pytest.approx([*times[0], *times[1][1:]], rel=0.25)
+
+
 def test_element_types_are_told_apart_by_themselves():
     found = operands.told_apart(measured(1e10) | measured(5e9, dtype="bfloat16", itemsize=2))
     assert found["matmul_operands/float32"] == operands.told_apart(measured(1e10))["matmul_operands/float32"]
