@@ -85,7 +85,7 @@ def test_noise_does_not_make_the_parts_say_something_else(data, family, rate):
 
 
 def test_parts_explain_what_was_measured_where_no_parts_do_so_exactly():
-    """More channels were faster than few; of each part less the other, in turns, the smallest had a third of its time."""
+    """More channels were faster than few; each part less the other, in turns, left the smallest a third of its time."""
     many, few = (shapes[:count] for shapes, count in zip(SHAPES["convolution_backward"], (6, 5), strict=True))
     times = (265e-6, 232e-6, 785e-6, 1897e-6, 8698e-6, 50999e-6), (23e-6, 248e-6, 535e-6, 1577e-6, 4355e-6)
     points = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hap.balance.stages import Array, Evaluator, Machine, Shares, Simulation, Stages
+from hap.balance.stages import Array, Evaluator, Machine, Shares, Simulation, Stages, alike
 from hap.program import Splits
 
 # Simulations spent on moving units, from each of two starts.
@@ -72,6 +72,7 @@ def rounded(
     sizes: Mapping[str, int],
     machine: Machine,
     starts: Sequence[Splits] = (),
+    moves: bool = True,
 ) -> Rounded:
     """The best whole units near ``shares``, by exact evaluation.
 
@@ -82,6 +83,7 @@ def rounded(
         machine: the devices.
         starts: other splits to consider, such as the ones that the program was made for. Splits in proportion to the
             devices' speeds are always among them, so that the result is never worse than these.
+        moves: whether units are moved between devices.
     """
     total = sum(machine.speeds)
     proportional = [speed / total for speed in machine.speeds]
@@ -100,6 +102,8 @@ def rounded(
         if splits not in candidates[:number]:
             simulated.append(Rounded(splits, evaluator.simulate(splits)))
     best = _best(simulated, machine)
+    if not moves:
+        return best
     found = improved(evaluator, best, machine, candidates)
     # From a second start, too: moves get stuck. The real shares' roundings may be the better start even where they
     # need a little more memory than there is.
@@ -205,6 +209,7 @@ class _Changed:
     def __init__(self, stages: Stages, shares: Shares, capacity: Sequence[float]) -> None:
         self.stages = stages
         self.columns = stages.columns(shares)
+        _, self.of = alike(np.vstack([stages.kinds, self.columns]))
         self.times = stages.times(self.columns)
         self.memory = stages.bytes(self.columns)
         self.capacity = np.array(capacity)
@@ -213,9 +218,12 @@ class _Changed:
         """Change of the step time by [change], for shares by [change, device]."""
         slopes = self.stages.slopes[:, :, axis]
         moving = slopes.any(axis=1)
-        times, slopes = self.times[moving], slopes[moving][:, self.stages.kinds]
-        longest = [(times + slopes * more).max(axis=1) for more in shares - self.columns[axis]]
-        change: Array = (np.array(longest) - times.max(axis=1)) @ self.stages.counts[moving]
+        # Devices of a class with the same shares take the same time.
+        first, _ = alike(np.vstack([self.of, shares]))
+        more = (shares - self.columns[axis])[:, first]
+        times, slopes = self.times[moving][:, first], slopes[moving][:, self.stages.kinds[first]]
+        longest = (times + slopes * more[:, None]).max(axis=2)
+        change: Array = (longest - times.max(axis=1)) @ self.stages.counts[moving]
         return change
 
     def excess(self, axis: int, shares: Array) -> Array:

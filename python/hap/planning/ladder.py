@@ -55,6 +55,11 @@ class Ladder:
     start: Candidate
     unit: MemoryPrices
 
+    def rung(self, problem: Problem, place: int) -> Rung:
+        """The rung at this place."""
+        price = LOWEST * (HIGHEST / LOWEST) ** ((place - 1) / (RUNGS - 1)) if place > 0 else 0.0
+        return rung_at(problem, self.start, scaled(self.unit, price), problem.constraints, place)
+
 
 @dataclass(frozen=True, slots=True)
 class Rung:
@@ -177,9 +182,7 @@ class _Climb:
         key = (self.ladder.unit.between, place) if place > 0 else (0.0, 0)
         rung = self.common.get(key)
         if rung is None:
-            price = LOWEST * (HIGHEST / LOWEST) ** ((place - 1) / (RUNGS - 1)) if place > 0 else 0.0
-            prices = scaled(self.ladder.unit, price)
-            rung = rung_at(self.problem, self.ladder.start, prices, self.problem.constraints, place)
+            rung = self.ladder.rung(self.problem, place)
             if place == 0 or not _runs_again(rung.found):
                 self.common[key] = rung
             self.seen.add(rung.found, rung)

@@ -35,6 +35,9 @@ FIRST = 1
 WORTH_CLIMBING = 1.1
 ROUNDS = 2
 WORTH_A_ROUND = 1e-3
+# Ways and places on their ladders of programs that hold less and less memory: what fits other sets of devices is mostly
+# like one of them.
+LEAN = ((WAYS[1], 16), (WAYS[2], 16), (WAYS[1], 24), (WAYS[2], 24), (WAYS[2], 64))
 # Programs that take this part of all memory together may fit under other splits; so many are balanced, by the time that
 # they are expected to take then: it rises by this part of the fraction that they overrun memory by.
 NEAR = 1.08
@@ -62,6 +65,17 @@ HOLDERS = 10
 
 class ScarceMemoryError(PlanError):
     """No plan was found that fits the devices' memory."""
+
+
+def lean(problem: Problem, fastest: Candidate) -> list[str]:
+    """Some programs of the ladders, which hold less and less memory; none where a limit of the synthesis ends this."""
+    found: dict[str, None] = {}
+    unit = _unit(problem, fastest)
+    with contextlib.suppress(NoProgramError):
+        for (segments, between), place in LEAN:
+            ladder = Ladder(fastest, msgspec.structs.replace(unit, segments=segments, between=between))
+            found[ladder.rung(problem, place).found.program] = None
+    return [*found]
 
 
 def fit(
@@ -218,10 +232,11 @@ def _balance(problem: Problem, known: Sequence[Candidate], seen: Seen) -> None:
         return replace(machine, capacity=tuple((1.0 - fraction) * size for size in machine.capacity))
 
     def improve(found: Candidate) -> Candidate:
-        better = balanced(problem, found, leaving(MARGIN))
+        rival = None if found is seen.best else seen.best
+        better = balanced(problem, found, leaving(MARGIN), rival)
         excess = better.simulation.excess(seen.capacity)
-        if 0.0 < excess <= ROUNDING:
-            better = balanced(problem, found, leaving(MARGIN + excess))
+        if better is not found and 0.0 < excess <= ROUNDING:
+            better = balanced(problem, found, leaving(MARGIN + excess), rival)
         seen.add(better)
         return better
 

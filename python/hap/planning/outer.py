@@ -16,6 +16,7 @@ from hap.planning.pins import Pin, conflict
 from hap.planning.prices import loads, saddle
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.planning.progress import Progress
+from hap.planning.promising import promising
 from hap.planning.segments import with_segments
 from hap.planning.storage import with_storage
 from hap.planning.subsets import WORTH_LEAVING, fewer, roomier, seconds_of
@@ -23,6 +24,8 @@ from hap.program import Splits
 
 _log = logging.getLogger("hap")
 
+# Programs that are looked at on fewer devices where memory is scarce.
+FASTEST = 2
 # Syntheses under the final splits that raise the lower bound, at most.
 BOUND_STEPS = 8
 # Fewer are done where no prices can raise it by more than this fraction.
@@ -45,7 +48,8 @@ class Found:
         baselines: the well-known strategies, on all devices of the problem that was given.
         unsegmented: the best program and splits where each axis has one split class.
         others: slower ones that fit, the fastest first, where memory is scarce.
-        with_all: seconds per step of the plan for all devices where some are left out, else ``None``.
+        with_all: seconds per step of the plan for all devices where some are left out, else ``None``; without regard to
+            memory where even that is slower.
         bound: the best lower bound under the splits of the best program; 0.0 until it was raised.
     """
 
@@ -71,35 +75,84 @@ def search(problem: Problem, progress: Progress) -> Found:
     Raises:
         PlanError: no program satisfies the constraints, or none fits the devices' memory.
     """
-    given = problem
     try:
-        problem, first = _with_room(problem, progress)
-        smallest, found = problem, first
-        while (step := _with_fewer(smallest, found, progress)) is not None:
-            smallest, found = step
+        roomy = _without_memory(problem, progress, [])
+        fewest, found, with_all = _first(problem, roomy, progress)
+        while (step := _with_fewer(fewest, found, progress)) is not None:
+            fewest, found = step
     except NoProgramError as error:
         reasons = conflict(problem.pins, lambda pins: _possible(problem, pins)) if problem.pins else []
         if not reasons:
             raise
         raise PlanError(f"{error}. These conflict: {', '.join(map(str, reasons))}. Leave one of them out") from error
+    engine = found.problem.engine
+    engine.search_gap = max(engine.search_gap, problem.engine.search_gap)
     # The bound may find a better program yet of the devices that were chosen; by ``with_all`` they were chosen.
     found = _bounded(found, progress)
-    if problem is not given:
-        return replace(found, baselines=baselines(given))
-    return replace(found, baselines=first.baselines, with_all=None if smallest is problem else first.seconds)
+    return replace(found, baselines=roomy.baselines, with_all=None if fewest is problem else with_all)
 
 
-def _with_room(problem: Problem, progress: Progress) -> tuple[Problem, Found]:
-    """The problem and its plan; where none fits the devices' memory, those for the devices with the most of it."""
+@dataclass(frozen=True, slots=True)
+class _Roomy:
+    """What was found without regard to memory.
+
+    Attributes:
+        baselines: the well-known strategies.
+        strategies: programs that were there already, those of the baselines among them.
+        tried: balanced programs, the fastest first.
+    """
+
+    baselines: list[Baseline]
+    strategies: list[Candidate]
+    tried: list[Candidate]
+
+
+def _first(problem: Problem, roomy: _Roomy, progress: Progress) -> tuple[Problem, Found, float | None]:
+    """The problem and its plan, and seconds per step with all devices.
+
+    Where memory is scarce, a plan that fits takes long to find. So sets of fewer devices that promise much come first:
+    where a step on them takes less than on all without regard to memory, these are not searched. Where no plan for all
+    fits, plans for the devices with the most memory follow, and the seconds are ``None``.
+    """
+    capacity, fastest = problem.engine.machine.capacity, roomy.tried[0]
+    if fastest.simulation.excess(capacity) == 0.0:
+        found = _completed(problem, roomy, progress)
+        return problem, found, found.seconds
+    best: tuple[Problem, Found] | None = None
+    progress.update("fewer devices")
+    strategy = min(roomy.strategies, key=lambda each: each.simulation.seconds, default=fastest)
+    for promise in promising(problem, [*roomy.tried[:FASTEST], strategy]):
+        if best is None or promise.fitting < best[1].seconds * (1.0 - WORTH_LEAVING):
+            with contextlib.suppress(ScarceMemoryError):
+                best = _faster(best, (promise.problem, _search(promise.problem, progress, promise.known)))
+    seconds = min(seconds_of(problem, each) for each in (fastest, strategy))
+    if best is not None and seconds * (1.0 - WORTH_LEAVING) > best[1].seconds:
+        return *best, seconds
     try:
-        return problem, _search(problem, progress, [])
+        found = _completed(problem, roomy, progress)
     except ScarceMemoryError:
+        if best is not None:
+            return *best, None
         for kept in roomier(problem):
             progress.update("fewer devices")
             with contextlib.suppress(ScarceMemoryError):
                 smaller = problem.among(kept)
-                return smaller, _search(smaller, progress, [])
+                return smaller, _search(smaller, progress, []), None
         raise
+    return *_faster((problem, found), best), found.seconds
+
+
+def _faster(one: tuple[Problem, Found] | None, other: tuple[Problem, Found] | None) -> tuple[Problem, Found]:
+    """The other where it is worth leaving devices out for; limits may have cut either's search short."""
+    if one is None or other is None:
+        only = one or other
+        assert only is not None
+        return only
+    engines = [found.problem.engine for _, found in (one, other)]
+    gap = max(engine.search_gap for engine in engines)
+    for engine in engines:
+        engine.search_gap = gap
+    return other if other[1].seconds <= one[1].seconds * (1.0 - WORTH_LEAVING) else one
 
 
 def _with_fewer(problem: Problem, found: Found, progress: Progress) -> tuple[Problem, Found] | None:
@@ -110,12 +163,8 @@ def _with_fewer(problem: Problem, found: Found, progress: Progress) -> tuple[Pro
     if promising is None:
         return None
     smaller, known = promising
-    again = _search(smaller, progress, [known])
-    if again.seconds > found.seconds * (1.0 - WORTH_LEAVING):
-        return None
-    gaps = (each.problem.engine.search_gap for each in (found, again))
-    again.problem.engine.search_gap = max(gaps)
-    return smaller, again
+    step = _faster((problem, found), (smaller, _search(smaller, progress, [known])))
+    return step if step[0] is smaller else None
 
 
 def _possible(problem: Problem, pins: Sequence[Pin]) -> bool:
@@ -130,18 +179,31 @@ def _possible(problem: Problem, pins: Sequence[Pin]) -> bool:
 
 def _search(problem: Problem, progress: Progress, others: Sequence[Candidate]) -> Found:
     """As :func:`search` with the problem's devices, from other programs too; errors of the core as they are."""
+    return _completed(problem, _without_memory(problem, progress, others), progress)
+
+
+def _without_memory(problem: Problem, progress: Progress, others: Sequence[Candidate]) -> _Roomy:
     problem.engine.observer = None if progress.callback is None else progress.observe
-    capacity = problem.engine.machine.capacity
     progress.update("baselines")
     known = baselines(problem)
     strategies = [*(baseline.candidate for baseline in known if baseline.candidate is not None), *others]
-    starts = _starts(problem)
-    tried = alternate(problem, starts, strategies, progress)
+    return _Roomy(known, strategies, alternate(problem, _starts(problem), strategies, progress))
+
+
+def _completed(problem: Problem, roomy: _Roomy, progress: Progress) -> Found:
+    """A plan that fits, with further split classes where these help.
+
+    Raises:
+        ScarceMemoryError: none was found that fits the devices' memory.
+    """
+    capacity, tried = problem.engine.machine.capacity, roomy.tried
     best, memory, fitting = tried[0], None, list[Candidate]()
     if best.simulation.excess(capacity) > 0.0:
         progress.update("memory")
-        best, memory, fitting = fit(problem, [*tried, *strategies], [problem.split(capacity), *starts[1:]])
-    for strategy in strategies:
+        best, memory, fitting = fit(
+            problem, [*tried, *roomy.strategies], [problem.split(capacity), *_starts(problem)[1:]]
+        )
+    for strategy in roomy.strategies:
         if strategy.better_than(best, capacity):
             _log.info("a program that was there already beats the search so far; balancing it")
             best = balanced(problem, strategy)
@@ -152,7 +214,7 @@ def _search(problem: Problem, progress: Progress, others: Sequence[Candidate]) -
     if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
     problem, best = with_segments(problem, best, tried if problem is given else [], memory)
-    return Found(problem, best, tried, memory, known, unsegmented, fitting)
+    return Found(problem, best, tried, memory, roomy.baselines, unsegmented, fitting)
 
 
 def _bounded(found: Found, progress: Progress) -> Found:

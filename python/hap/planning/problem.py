@@ -126,17 +126,23 @@ def candidate(problem: Problem, synthesis: Synthesis, splits: Splits) -> Candida
     return Candidate(synthesis.program, splits, simulation)
 
 
-def balanced(problem: Problem, made: Candidate, machine: Machine | None = None) -> Candidate:
+def balanced(
+    problem: Problem, made: Candidate, machine: Machine | None = None, rival: Candidate | None = None
+) -> Candidate:
     """The program with its best splits, by default under the memory that there is.
 
-    Axes that do not matter to it stay as they are.
+    Axes that do not matter to it stay as they are; all do where the program turns out no better than a rival that fits.
     """
     engine = problem.engine
     machine = machine or engine.machine
     evaluator = engine.evaluator(made.program)
     matter = {*evaluator.stages(fractions(made.splits)).axes, *split_axes(parse_program(made.program))}
     others = {axis: units for axis, units in made.splits.items() if axis not in matter}
-    ratios = balance(evaluator, problem.sizes, machine, made.splits, {**others, **problem.fixed})
+    fits = rival is not None and rival.simulation.excess(machine.capacity) == 0.0
+    enough = rival.simulation.seconds if rival is not None and fits else inf
+    ratios = balance(evaluator, problem.sizes, machine, made.splits, {**others, **problem.fixed}, enough)
+    if ratios is None:
+        return made
     return replace(
         made,
         splits=ratios.splits,

@@ -85,7 +85,7 @@ def _alternate(problem: Problem, axis: str, name: str, start: Candidate, memory:
                 made = found
         if made is None:
             break
-        found = balanced(problem, made)
+        found = balanced(problem, made, rival=best)
         if not found.better_than(best, capacity):
             break
         best, splits, weights = found, found.splits, found.weights

@@ -64,7 +64,7 @@ def _alternate(problem: Problem, start: Candidate, best: Candidate, memory: Memo
         made = candidate(problem, synthesis, splits)
         if not may_beat(problem, made, best):
             return best
-        found = balanced(problem, made)
+        found = balanced(problem, made, rival=best)
         if not found.better_than(best, problem.engine.machine.capacity):
             return best
         best, splits, weights = found, found.splits, found.weights or weights

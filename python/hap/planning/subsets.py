@@ -51,9 +51,9 @@ def fewer(
     fastest = min(others, key=lambda found: found.simulation.seconds, default=best)
     limit = seconds_of(problem, best) * (1.0 - WORTH_LEAVING)
     found: list[tuple[float, tuple[int, ...], Candidate]] = []
-    sets = {kept: problem.among(kept) for kept in dict.fromkeys(_sets(problem, best))}
-    for kept, smaller in sets.items():
-        alike, proportional = _restricted(smaller, best.splits, kept), smaller.proportional
+    problems = {kept: problem.among(kept) for kept in dict.fromkeys(sets(problem, best))}
+    for kept, smaller in problems.items():
+        alike, proportional = restricted(smaller, best.splits, kept), smaller.proportional
         for program, splits in (
             (best.program, alike),
             (best.program, proportional),
@@ -67,7 +67,7 @@ def fewer(
     promising: dict[tuple[int, ...], Candidate] = {}
     for _, kept, made in sorted(found, key=lambda one: one[:2]):
         promising.setdefault(kept, made)
-    tried = [(sets[kept], _improved(sets[kept], made)) for kept, made in [*promising.items()][:PROMISING]]
+    tried = [(problems[kept], _improved(problems[kept], made)) for kept, made in [*promising.items()][:PROMISING]]
     return min(tried, key=lambda one: one[1].simulation.seconds, default=None)
 
 
@@ -76,8 +76,8 @@ def roomier(problem: Problem) -> list[tuple[int, ...]]:
     if problem.settled:
         return []
     capacity = problem.engine.machine.capacity
-    sets = (tuple(rank for rank, size in enumerate(capacity) if size > least) for least in sorted({*capacity})[:-1])
-    return [kept for kept in sets if _needed(problem) <= {*kept}]
+    larger = (tuple(rank for rank, size in enumerate(capacity) if size > least) for least in sorted({*capacity})[:-1])
+    return [kept for kept in larger if _needed(problem) <= {*kept}]
 
 
 def _needed(problem: Problem) -> set[int]:
@@ -87,15 +87,23 @@ def _needed(problem: Problem) -> set[int]:
 
 def _improved(problem: Problem, known: Candidate) -> Candidate:
     """A candidate that fits, or a faster one."""
-    splits = problem.proportional
-    with contextlib.suppress(NoProgramError):
-        synthesis = problem.engine.synthesise(splits, first_prices(problem, splits), problem.constraints)
-        made = candidate(problem, synthesis, splits)
-        known = made if made.better_than(known, problem.engine.machine.capacity) else known
+    made = cheapest(problem)
+    if made is not None and made.better_than(known, problem.engine.machine.capacity):
+        known = made
     return balanced(problem, known)
 
 
-def _sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
+def cheapest(problem: Problem) -> Candidate | None:
+    """The cheapest program under shares in proportion to speed; ``None`` where limits end its search."""
+    splits = problem.proportional
+    with contextlib.suppress(NoProgramError):
+        return candidate(
+            problem, problem.engine.synthesise(splits, first_prices(problem, splits), problem.constraints), splits
+        )
+    return None
+
+
+def sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
     """Devices to keep: with a share; all but slow kinds, hosts, little memory; a fast host; the fastest 1, 2, 4, ..."""
     machine, cluster = problem.engine.machine, problem.engine.cluster
     ranks = range(len(machine))
@@ -124,7 +132,7 @@ def _hosts(cluster: Cluster) -> list[tuple[int, ...]]:
     return found
 
 
-def _restricted(problem: Problem, splits: Splits, kept: Sequence[int]) -> Splits:
+def restricted(problem: Problem, splits: Splits, kept: Sequence[int]) -> Splits:
     """The splits among the devices of a problem, in the same proportion; even where these have nothing."""
 
     def among(units: tuple[int, ...]) -> list[int]:
