@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hap.balance import Simulation
 from hap.balance.stages import Shares, Stages
@@ -39,6 +41,19 @@ def test_a_program_may_beat_what_its_balance_beats_but_not_what_takes_no_time() 
     assert not may_beat(problem, made, taking(made, best.simulation.seconds * 0.5, 0.0))
     # What does not fit is beaten by whatever does.
     assert may_beat(problem, made, taking(made, 0.0, 1e18))
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 5), st.sampled_from([0.0, 1.0]), st.sampled_from([0.8, 0.97, 1.03, 1.2]))
+def test_balance_ends_early_only_where_it_does_not_beat_the_rival(seed: int, overlap: float, factor: float) -> None:
+    problem = make_problem(random_axes(seed, layers=2), cluster(3e9, 1e9, bandwidth=1e10, overlap=overlap))
+    made = cheapest(problem)
+    best = balanced(problem, made)
+    rival = taking(made, best.simulation.seconds * factor, 0.0)
+    found = balanced(problem, made, rival=rival)
+    assert found == best if factor > 1.0 else found in (made, best)
+    # One that does not fit ends nothing.
+    assert balanced(problem, made, rival=taking(made, 0.0, 1e18)) == best
 
 
 def test_a_program_that_fits_under_no_shares_beats_nothing_that_fits() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -145,9 +146,14 @@ def test_a_device_fifty_times_slower_does_not_slow_the_others(seed, flops, data)
 @settings(max_examples=6)
 @given(st.integers(0, 3), st.integers(1, 4), st.sampled_from([FAST, SLOW]))
 def test_equal_devices_get_equal_shares_of_what_they_compute(seed, devices, link):
-    plan = plan_axes(random_axes(seed), cluster(*[2e9] * devices, link=link))
+    axes, machines = random_axes(seed), cluster(*[2e9] * devices, link=link)
+    plan = plan_axes(axes, machines)
+    problem, text = make_problem(axes, machines), msgspec.json.encode(plan.program).decode()
     for axis in {item.axis for item in plan.program.instructions if isinstance(item, Compute) and item.axis}:
-        assert max(plan.splits[axis]) - min(plan.splits[axis]) <= 1, axis
+        if max(plan.splits[axis]) - min(plan.splits[axis]) > 1:
+            # Up to rounding: where another axis leaves a device with less to do, it may have more of this one.
+            equal = problem.engine.simulate(text, {**plan.splits, axis: problem.even[axis]})
+            assert equal.seconds > plan.predicted_time, axis
 
 
 @settings(max_examples=4)

@@ -8,7 +8,6 @@ keyed by the name of the axis. Classes of an axis by segment of the model and by
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,7 +43,7 @@ __all__ = [
 # Where rounding loses less than this fraction, little is to be gained by a search for whole units.
 WORTH_A_SEARCH = 0.01
 # Where real shares overrun memory by more than this fraction, whole units hardly fit.
-HOPELESS = 0.01
+HOPELESS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +69,22 @@ def balance(
     machine: Machine,
     start: Splits,
     fixed: Mapping[str, list[int]],
-    enough: float = math.inf,
+    enough: float | None = None,
 ) -> Ratios | None:
     """The best splits of one program: real shares from ``start``, devices left out where that helps, then whole units.
 
     Never worse than ``start``, nor than splits in proportion to the devices' speeds. Axes in ``fixed`` stay so.
-    ``None`` where already the real shares overrun memory by much or take no fewer seconds than are ``enough``, unless
-    any will do.
+    Where something is known that fits, ``enough`` are the seconds to beat, as stages count them: then ``None`` where
+    already the real shares overrun memory by much, or take as long.
     """
     evaluator = _Fixed(evaluator, fixed)
     free = {axis: size for axis, size in sizes.items() if axis not in fixed}
     shares = {axis: values for axis, values in fractions(start).items() if axis in free}
     real = successive(evaluator, shares, machine)
-    hopeless = real.excess > HOPELESS
-    if enough < math.inf and hopeless:
+    if enough is not None and real.excess > HOPELESS:
         return None
     real = without_small_shares(evaluator, real, machine)
-    if real.seconds >= enough:
+    if enough is not None and real.seconds >= enough:
         return None
     starts = [{axis: start[axis] for axis in free}]
     over = evaluator.simulate(round_shares(real.shares, free)).excess(machine.capacity) if real.excess == 0.0 else 0.0
@@ -94,7 +92,7 @@ def balance(
         # Whole units need a little more memory than the real shares, which are often at its limit.
         tight = replace(machine, capacity=tuple(it / (1.0 + over) for it in machine.capacity))
         starts.append(round_shares(successive(evaluator, real.shares, tight, real.left_out).shares, free))
-    found = rounded(evaluator, real.shares, free, machine, starts, moves=not hopeless)
+    found = rounded(evaluator, real.shares, free, machine, starts)
     loss = _loss(evaluator, found.splits, real.seconds)
     if real.excess == 0.0 and (loss > WORTH_A_SEARCH or found.simulation.excess(machine.capacity) > 0.0):
         whole = in_whole_units(evaluator, real.stages, real.shares, free, machine, found)

@@ -17,6 +17,8 @@ MOVES = 48
 TRIED = 6
 # A unit that is less than this fraction of an even share is not worth moving.
 WORTH_MOVING = 1e-3
+# Times of stages that are compared at once, at most, unless one neighbour has more.
+ENTRIES = 2**18
 # A move must gain this fraction.
 TOLERANCE = 1e-9
 
@@ -72,7 +74,6 @@ def rounded(
     sizes: Mapping[str, int],
     machine: Machine,
     starts: Sequence[Splits] = (),
-    moves: bool = True,
 ) -> Rounded:
     """The best whole units near ``shares``, by exact evaluation.
 
@@ -83,7 +84,6 @@ def rounded(
         machine: the devices.
         starts: other splits to consider, such as the ones that the program was made for. Splits in proportion to the
             devices' speeds are always among them, so that the result is never worse than these.
-        moves: whether units are moved between devices.
     """
     total = sum(machine.speeds)
     proportional = [speed / total for speed in machine.speeds]
@@ -102,8 +102,6 @@ def rounded(
         if splits not in candidates[:number]:
             simulated.append(Rounded(splits, evaluator.simulate(splits)))
     best = _best(simulated, machine)
-    if not moves:
-        return best
     found = improved(evaluator, best, machine, candidates)
     # From a second start, too: moves get stuck. The real shares' roundings may be the better start even where they
     # need a little more memory than there is.
@@ -222,7 +220,9 @@ class _Changed:
         first, _ = alike(np.vstack([self.of, shares]))
         more = (shares - self.columns[axis])[:, first]
         times, slopes = self.times[moving][:, first], slopes[moving][:, self.stages.kinds[first]]
-        longest = (times + slopes * more[:, None]).max(axis=2)
+        few = max(1, ENTRIES // max(1, times.size))
+        parts = (more[start : start + few, None] for start in range(0, len(more), few))
+        longest = np.concatenate([(times + slopes * part).max(axis=2) for part in parts])
         change: Array = (longest - times.max(axis=1)) @ self.stages.counts[moving]
         return change
 

@@ -68,7 +68,7 @@ class ScarceMemoryError(PlanError):
 
 
 def lean(problem: Problem, fastest: Candidate) -> list[str]:
-    """Some programs of the ladders, which hold less and less memory; none where a limit of the synthesis ends this."""
+    """Some programs of the ladders, which hold less and less memory; fewer where a limit of the synthesis ends this."""
     found: dict[str, None] = {}
     unit = _unit(problem, fastest)
     with contextlib.suppress(NoProgramError):
@@ -237,7 +237,8 @@ def _balance(problem: Problem, known: Sequence[Candidate], seen: Seen) -> None:
         excess = better.simulation.excess(seen.capacity)
         if better is not found and 0.0 < excess <= ROUNDING:
             better = balanced(problem, found, leaving(MARGIN + excess), rival)
-        seen.add(better)
+        if better is not found:
+            seen.add(better)
         return better
 
     tight = leaving(MARGIN)

@@ -26,6 +26,9 @@ _log = logging.getLogger("hap")
 
 # Programs that are looked at on fewer devices where memory is scarce.
 FASTEST = 2
+# All devices are not searched where even without regard to memory they are slower by this fraction than a plan for
+# fewer: more split classes would gain less.
+SURELY_SLOWER = 0.1
 # Syntheses under the final splits that raise the lower bound, at most.
 BOUND_STEPS = 8
 # Fewer are done where no prices can raise it by more than this fraction.
@@ -48,8 +51,8 @@ class Found:
         baselines: the well-known strategies, on all devices of the problem that was given.
         unsegmented: the best program and splits where each axis has one split class.
         others: slower ones that fit, the fastest first, where memory is scarce.
-        with_all: seconds per step of the plan for all devices where some are left out, else ``None``; without regard to
-            memory where even that is slower.
+        with_all: seconds per step of a plan for all devices where some are left out, else ``None``; also where none is
+            known that fits.
         bound: the best lower bound under the splits of the best program; 0.0 until it was raised.
     """
 
@@ -76,8 +79,8 @@ def search(problem: Problem, progress: Progress) -> Found:
         PlanError: no program satisfies the constraints, or none fits the devices' memory.
     """
     try:
-        roomy = _without_memory(problem, progress, [])
-        fewest, found, with_all = _first(problem, roomy, progress)
+        unlimited = _without_memory(problem, progress, [])
+        fewest, found, with_all = _first(problem, unlimited, progress)
         while (step := _with_fewer(fewest, found, progress)) is not None:
             fewest, found = step
     except NoProgramError as error:
@@ -89,11 +92,11 @@ def search(problem: Problem, progress: Progress) -> Found:
     engine.search_gap = max(engine.search_gap, problem.engine.search_gap)
     # The bound may find a better program yet of the devices that were chosen; by ``with_all`` they were chosen.
     found = _bounded(found, progress)
-    return replace(found, baselines=roomy.baselines, with_all=None if fewest is problem else with_all)
+    return replace(found, baselines=unlimited.baselines, with_all=None if fewest is problem else with_all)
 
 
 @dataclass(frozen=True, slots=True)
-class _Roomy:
+class _Unlimited:
     """What was found without regard to memory.
 
     Attributes:
@@ -107,38 +110,41 @@ class _Roomy:
     tried: list[Candidate]
 
 
-def _first(problem: Problem, roomy: _Roomy, progress: Progress) -> tuple[Problem, Found, float | None]:
+def _first(problem: Problem, unlimited: _Unlimited, progress: Progress) -> tuple[Problem, Found, float | None]:
     """The problem and its plan, and seconds per step with all devices.
 
     Where memory is scarce, a plan that fits takes long to find. So sets of fewer devices that promise much come first:
-    where a step on them takes less than on all without regard to memory, these are not searched. Where no plan for all
-    fits, plans for the devices with the most memory follow, and the seconds are ``None``.
+    where a step on them takes much less than on all without regard to memory, all are not searched, and the seconds are
+    those of a program that fits them. Where none fits, or was found, plans for the devices with the most memory follow,
+    and the seconds are ``None``.
     """
-    capacity, fastest = problem.engine.machine.capacity, roomy.tried[0]
+    capacity, fastest = problem.engine.machine.capacity, unlimited.tried[0]
     if fastest.simulation.excess(capacity) == 0.0:
-        found = _completed(problem, roomy, progress)
+        found = _completed(problem, unlimited, progress)
         return problem, found, found.seconds
     best: tuple[Problem, Found] | None = None
     progress.update("fewer devices")
-    strategy = min(roomy.strategies, key=lambda each: each.simulation.seconds, default=fastest)
-    for promise in promising(problem, [*roomy.tried[:FASTEST], strategy]):
+    strategy = min(unlimited.strategies, key=lambda each: each.simulation.seconds, default=fastest)
+    promises, whole = promising(problem, [*unlimited.tried[:FASTEST], strategy])
+    for promise in promises:
         if best is None or promise.fitting < best[1].seconds * (1.0 - WORTH_LEAVING):
-            with contextlib.suppress(ScarceMemoryError):
-                best = _faster(best, (promise.problem, _search(promise.problem, progress, promise.known)))
+            fast, fits = promise.known
+            best = _faster(best, (promise.problem, _search(promise.problem, progress, [fast], [fits])))
     seconds = min(seconds_of(problem, each) for each in (fastest, strategy))
-    if best is not None and seconds * (1.0 - WORTH_LEAVING) > best[1].seconds:
-        return *best, seconds
+    if best is not None and seconds * (1.0 - SURELY_SLOWER) > best[1].seconds:
+        return *best, None if whole is None else whole.fitting
     try:
-        found = _completed(problem, roomy, progress)
+        found = _completed(problem, unlimited, progress, [] if whole is None else whole.known)
     except ScarceMemoryError:
-        if best is not None:
-            return *best, None
         for kept in roomier(problem):
             progress.update("fewer devices")
             with contextlib.suppress(ScarceMemoryError):
                 smaller = problem.among(kept)
-                return smaller, _search(smaller, progress, []), None
-        raise
+                best = _faster(best, (smaller, _search(smaller, progress, [])))
+                break
+        if best is None:
+            raise
+        return *best, None
     return *_faster((problem, found), best), found.seconds
 
 
@@ -177,33 +183,36 @@ def _possible(problem: Problem, pins: Sequence[Pin]) -> bool:
     return True
 
 
-def _search(problem: Problem, progress: Progress, others: Sequence[Candidate]) -> Found:
-    """As :func:`search` with the problem's devices, from other programs too; errors of the core as they are."""
-    return _completed(problem, _without_memory(problem, progress, others), progress)
+def _search(problem: Problem, progress: Progress, others: Sequence[Candidate], last: Sequence[Candidate] = ()) -> Found:
+    """As :func:`search` with the problem's devices, from other programs too; errors of the core as they are.
+
+    The last ones are for where nothing faster is found: the search does not start from them.
+    """
+    return _completed(problem, _without_memory(problem, progress, others), progress, last)
 
 
-def _without_memory(problem: Problem, progress: Progress, others: Sequence[Candidate]) -> _Roomy:
+def _without_memory(problem: Problem, progress: Progress, others: Sequence[Candidate]) -> _Unlimited:
     problem.engine.observer = None if progress.callback is None else progress.observe
     progress.update("baselines")
     known = baselines(problem)
     strategies = [*(baseline.candidate for baseline in known if baseline.candidate is not None), *others]
-    return _Roomy(known, strategies, alternate(problem, _starts(problem), strategies, progress))
+    return _Unlimited(known, strategies, alternate(problem, _starts(problem), strategies, progress))
 
 
-def _completed(problem: Problem, roomy: _Roomy, progress: Progress) -> Found:
-    """A plan that fits, with further split classes where these help.
+def _completed(problem: Problem, unlimited: _Unlimited, progress: Progress, last: Sequence[Candidate] = ()) -> Found:
+    """A plan that fits, with further split classes where these help; from the last ones where nothing faster is found.
 
     Raises:
         ScarceMemoryError: none was found that fits the devices' memory.
     """
-    capacity, tried = problem.engine.machine.capacity, roomy.tried
+    capacity, tried = problem.engine.machine.capacity, unlimited.tried
     best, memory, fitting = tried[0], None, list[Candidate]()
     if best.simulation.excess(capacity) > 0.0:
         progress.update("memory")
         best, memory, fitting = fit(
-            problem, [*tried, *roomy.strategies], [problem.split(capacity), *_starts(problem)[1:]]
+            problem, [*tried, *unlimited.strategies], [problem.split(capacity), *_starts(problem)[1:]]
         )
-    for strategy in roomy.strategies:
+    for strategy in (*unlimited.strategies, *last):
         if strategy.better_than(best, capacity):
             _log.info("a program that was there already beats the search so far; balancing it")
             best = balanced(problem, strategy)
@@ -214,7 +223,7 @@ def _completed(problem: Problem, roomy: _Roomy, progress: Progress) -> Found:
     if best.simulation.excess(capacity) > 0.0:
         report_excess(problem, best)
     problem, best = with_segments(problem, best, tried if problem is given else [], memory)
-    return Found(problem, best, tried, memory, roomy.baselines, unsegmented, fitting)
+    return Found(problem, best, tried, memory, unlimited.baselines, unsegmented, fitting)
 
 
 def _bounded(found: Found, progress: Progress) -> Found:

@@ -99,8 +99,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         obstacles: why, by name of each of these: ``memory`` where the strategy does not fit the devices' memory,
             ``impossible`` where this model cannot be trained so under the constraints.
         active: the devices that had to work, and no others: as the user said, or as parameters lay already.
-        with_all: seconds per step of the plan in which all devices are active, where some are left out for being slow;
-            without regard to memory where even that is slower.
+        with_all: seconds per step of a plan in which all devices are active, where some are left out for being slow;
+            ``None`` where no such plan was found that fits memory.
         replicated: operators that every device computes whole, because no rule covers them.
         details: what people may want to know beside, such as the timeline of a step; ``None`` in older files.
         synthesis_time: seconds of the last synthesis; not stored in files, ``None`` after loading.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from hap.balance import DoesNotFitError, Machine, Simulation, balance, fractions, largest_remainder
+from hap.balance import DoesNotFitError, Machine, Simulation, Stages, balance, fractions, largest_remainder
 from hap.balance.linear_program import solve
 from hap.cluster import Cluster
 from hap.planning.engine import Constraints, Engine, Prices, Synthesis, parse_program
@@ -131,15 +131,17 @@ def balanced(
 ) -> Candidate:
     """The program with its best splits, by default under the memory that there is.
 
-    Axes that do not matter to it stay as they are; all do where the program turns out no better than a rival that fits.
+    Axes that do not matter to it stay as they are. With a rival that fits, all do where the program's real shares take
+    as long as it, or overrun memory by much.
     """
     engine = problem.engine
     machine = machine or engine.machine
     evaluator = engine.evaluator(made.program)
     matter = {*evaluator.stages(fractions(made.splits)).axes, *split_axes(parse_program(made.program))}
     others = {axis: units for axis, units in made.splits.items() if axis not in matter}
-    fits = rival is not None and rival.simulation.excess(machine.capacity) == 0.0
-    enough = rival.simulation.seconds if rival is not None and fits else inf
+    enough = None
+    if rival is not None and rival.simulation.excess(machine.capacity) == 0.0:
+        enough = rival.simulation.seconds / _hiding(made, evaluator.stages(fractions(made.splits)))
     ratios = balance(evaluator, problem.sizes, machine, made.splits, {**others, **problem.fixed}, enough)
     if ratios is None:
         return made
@@ -167,10 +169,17 @@ def least_seconds(problem: Problem, made: Candidate, capacity: Sequence[float]) 
     is left out, which spares it launches and messages: such a program may be faster.
     """
     shares = fractions(made.splits)
+    stages = problem.engine.stages(made.program, shares)
     try:
-        return solve(problem.engine.stages(made.program, shares), shares, capacity).seconds
+        return _hiding(made, stages) * solve(stages, shares, capacity).seconds
     except DoesNotFitError:
         return inf
+
+
+def _hiding(made: Candidate, stages: Stages) -> float:
+    """The part of its stages' time that a program takes, whose communication hides behind computation."""
+    seconds = stages.seconds(fractions(made.splits))
+    return made.simulation.seconds / seconds if seconds > 0.0 else 1.0
 
 
 def split_axes(program: Program) -> list[str]:

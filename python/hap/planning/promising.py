@@ -1,8 +1,8 @@
 """Fewer devices to look at first, where memory is too scarce for the fastest program on all of them.
 
 A plan that fits takes long to find, while what a step takes without regard to memory is known at once: where that is
-more than a plan for fewer devices takes, no plan for all is worth a search. What fits fewer devices is told by programs
-that hold little memory, made for all devices.
+much more than a plan for fewer devices takes, no plan for all is searched. What fits a set of devices is told by
+programs that hold little memory, made for all devices.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hap.planning.memory import lean
 from hap.planning.problem import Candidate, Problem
-from hap.planning.subsets import WORTH_LEAVING, cheapest, restricted, seconds_of, sets
+from hap.planning.subsets import WORTH_LEAVING, cheapest, device_sets, restricted, seconds_of
 
 # Devices come first that promise to gain this fraction without regard to memory.
 MUCH = 0.2
@@ -22,7 +22,7 @@ CLOSER = 2
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Fewer devices, for a plan where memory is scarce.
+    """What some of the devices promise, where memory is scarce.
 
     Attributes:
         problem: the problem for them.
@@ -37,20 +37,22 @@ class Promise:
     known: tuple[Candidate, Candidate]
 
 
-def promising(problem: Problem, programs: Sequence[Candidate]) -> list[Promise]:
-    """Fewer devices, on which some program fits, for a plan that may be faster than any for all of them.
+def promising(problem: Problem, programs: Sequence[Candidate]) -> tuple[list[Promise], Promise | None]:
+    """Fewer devices, on which some program fits, for a plan that may be faster than any for all; and what all promise.
 
     First those that promise the most without regard to memory, if much; then those whose program that fits is the
-    fastest, which are of use where it is faster than what was found for the first ones.
+    fastest, which are of use where it is faster than what was found for the first ones. ``None`` where nothing that is
+    known fits all devices.
 
     Args:
         problem: the problem.
         programs: the fastest ones without regard to memory, balanced; at least one.
     """
-    fewer = [] if problem.settled else [*dict.fromkeys(sets(problem, programs[0]))]
+    fewer = [] if problem.settled else [*dict.fromkeys(device_sets(problem, programs[0]))]
     if not fewer:
-        return []
+        return [], None
     little = lean(problem, programs[0])
+    whole = _promise(problem, range(len(problem.devices)), programs, little)
     made = (_promise(problem, kept, programs, little) for kept in fewer)
     # Of those that promise the same the smallest.
     distinct: dict[tuple[float, float], Promise] = {}
@@ -58,14 +60,14 @@ def promising(problem: Problem, programs: Sequence[Candidate]) -> list[Promise]:
         distinct.setdefault((promise.fastest, promise.fitting), promise)
     found = [*distinct.values()]
     if not found:
-        return []
+        return [], whole
     most = [promise.problem.devices for key in (_fastest, _fitting) for promise in sorted(found, key=key)[:CLOSER]]
-    found = [_with_own(promise) for promise in found if promise.problem.devices in most]
-    limit = seconds_of(problem, programs[0])
+    found = [_with_own(problem, promise) for promise in found if promise.problem.devices in most]
+    limit = min(seconds_of(problem, program) for program in programs)
     first, second = min(found, key=_fastest), min(found, key=_fitting)
     if first.fastest < limit * (1.0 - MUCH):
-        return [first] if second is first else [first, second]
-    return [second] if second.fitting < limit * (1.0 - WORTH_LEAVING) else []
+        return ([first] if second is first else [first, second]), whole
+    return ([second] if second.fitting < limit * (1.0 - WORTH_LEAVING) else []), whole
 
 
 def _fastest(promise: Promise) -> float:
@@ -98,8 +100,11 @@ def _best(problem: Problem, made: Sequence[Candidate]) -> Promise | None:
     return Promise(problem, seconds_of(problem, made[0]), seconds_of(problem, fits), (made[0], fits))
 
 
-def _with_own(promise: Promise) -> Promise:
+def _with_own(problem: Problem, promise: Promise) -> Promise:
     """The promise with a program that is made for its devices."""
+    engine = promise.problem.engine
+    engine.observer = problem.engine.observer
     own = cheapest(promise.problem)
+    problem.engine.search_gap = max(problem.engine.search_gap, engine.search_gap)
     again = None if own is None else _best(promise.problem, [*promise.known, own])
     return again or promise

@@ -51,7 +51,7 @@ def fewer(
     fastest = min(others, key=lambda found: found.simulation.seconds, default=best)
     limit = seconds_of(problem, best) * (1.0 - WORTH_LEAVING)
     found: list[tuple[float, tuple[int, ...], Candidate]] = []
-    problems = {kept: problem.among(kept) for kept in dict.fromkeys(sets(problem, best))}
+    problems = {kept: problem.among(kept) for kept in dict.fromkeys(device_sets(problem, best))}
     for kept, smaller in problems.items():
         alike, proportional = restricted(smaller, best.splits, kept), smaller.proportional
         for program, splits in (
@@ -64,10 +64,10 @@ def fewer(
             seconds = seconds_of(smaller, made)
             if seconds < limit and made.simulation.excess(smaller.engine.machine.capacity) == 0.0:
                 found.append((seconds, kept, made))
-    promising: dict[tuple[int, ...], Candidate] = {}
+    fastest_of: dict[tuple[int, ...], Candidate] = {}
     for _, kept, made in sorted(found, key=lambda one: one[:2]):
-        promising.setdefault(kept, made)
-    tried = [(problems[kept], _improved(problems[kept], made)) for kept, made in [*promising.items()][:PROMISING]]
+        fastest_of.setdefault(kept, made)
+    tried = [(problems[kept], _improved(problems[kept], made)) for kept, made in [*fastest_of.items()][:PROMISING]]
     return min(tried, key=lambda one: one[1].simulation.seconds, default=None)
 
 
@@ -103,7 +103,7 @@ def cheapest(problem: Problem) -> Candidate | None:
     return None
 
 
-def sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
+def device_sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
     """Devices to keep: with a share; all but slow kinds, hosts, little memory; a fast host; the fastest 1, 2, 4, ..."""
     machine, cluster = problem.engine.machine, problem.engine.cluster
     ranks = range(len(machine))

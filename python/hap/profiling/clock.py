@@ -52,22 +52,23 @@ def rounds(
         clock: what tells how long each took.
     """
     counts = [1 if ranks else max(1, int(RESOLVED / taken)) for _, taken in works]
+    warm = [not ranks and taken < RESOLVED for _, taken in works]
     started = time.perf_counter()
     for number in range(MOST if works else 0):
         over = number >= least and time.perf_counter() - started > seconds
         if max(ranks.numbers((over,), "timing"))[0] if ranks else over:
             break
         times = []
-        for (work, _), count in zip(works, counts, strict=True):
+        for (work, _), count, first in zip(works, counts, warm, strict=True):
             if ranks:
                 ranks.numbers((0,), "waiting for all ranks")
+            if first:
+                work()
             times.append(_seconds(work, device, count, clock))
         yield times
 
 
 def _seconds(work: Work, device: torch.device, count: int, clock: Clock) -> float:
-    if count > 1:
-        work()
     finish(device)
     started = clock()
     for _ in range(count):

@@ -101,9 +101,9 @@ def told_apart(points: Mapping[str, Points]) -> dict[str, Points]:
             ``matmul_operands/float32`` those of the others by bytes of operands and results.
 
     Returns:
-        The same; there stand seconds of arithmetic, and seconds beside that, whose sum is what was measured: both rise,
-        and their relative errors, in absolute value, have the least sum. To start an operator counts as arithmetic:
-        nothing is left beside it of the smallest shape.
+        The same; there stand seconds of arithmetic, and seconds beside that. Both rise, and together they explain what
+        was measured with the least sum of relative errors. To start an operator counts as arithmetic: nothing is left
+        beside it of the smallest shape.
     """
     found = dict(points)
     for family, (arithmetic_shapes, operand_shapes) in SHAPES.items():

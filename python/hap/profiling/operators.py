@@ -31,7 +31,7 @@ PIECES = 16
 POOL = (2**24, 2**26)
 # Different ones among them.
 NUMBERS = 2**16
-# All is measured in so many lots of at least so many rounds.
+# All is measured in so many lots, three at least, of at least so many rounds.
 LOTS, ROUNDS = 5, 1
 # The C library asks the system for each piece of memory that is larger than all it got back, up to so many bytes.
 KEPT = 2**25 - 2**12
@@ -124,7 +124,7 @@ def measure(
 
 
 def _usual(every_round: Sequence[Sequence[float]], least: Sequence[float], heavy: Sequence[bool]) -> float:
-    """How many times longer than at least the heavy operators take in the middle one of all rounds."""
+    """How many times longer than their least times the heavy operators take in the middle one of all rounds."""
     totals = [sum(itertools.compress(times, heavy)) for times in every_round]
     return statistics.median(totals) / sum(itertools.compress(least, heavy)) if any(heavy) else 1.0
 

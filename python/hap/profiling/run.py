@@ -122,7 +122,9 @@ def profile(
     for name, line in lines.items():
         level = logging.WARNING if line.error > POOR_FIT and control.rank == 0 else logging.DEBUG
         _log.log(level, "profile: the times of %s are off their line by %.0f%%", name, 100.0 * line.error)
-    return describe(everybody, lines, disturbed)
+    # By one rank, as others may compute the last digit otherwise.
+    described = control.settle(lambda: describe(everybody, lines, disturbed).to_json(), "describing the cluster")
+    return Cluster.from_json(described)
 
 
 def slowed(points: dict[str, Points], share: float) -> dict[str, Points]:
