@@ -121,8 +121,7 @@ def test_work_is_done_in_turns():
     done = []
     works = [(lambda: done.append("a"), 1.0), (lambda: done.append("b"), clock.RESOLVED / 2)]
     found = list(clock.rounds(works, CPU, seconds=0.0))
-    # What is short twice at a time.
-    # What is short runs once before, which does not count.
+    # What is short twice at a time, after once that does not count.
     assert done == ["a", "b", "b", "b"] * clock.LEAST
     assert [len(times) for times in found] == [2] * clock.LEAST
     assert clock.quartile([5.0, 1.0, 2.0, 3.0]) == 2.0

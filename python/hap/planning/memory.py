@@ -35,9 +35,9 @@ FIRST = 1
 WORTH_CLIMBING = 1.1
 ROUNDS = 2
 WORTH_A_ROUND = 1e-3
-# Ways and places on their ladders of programs that hold less and less memory: what fits other sets of devices is mostly
-# like one of them.
-LEAN = ((WAYS[1], 16), (WAYS[2], 16), (WAYS[1], 24), (WAYS[2], 24), (WAYS[2], 64))
+# Numbers of ways, and places on their ladders, of programs that hold less and less memory: what fits other sets of
+# devices is mostly like one of them.
+LEAN = ((1, 16), (2, 16), (1, 24), (2, 24), (2, 64))
 # Programs that take this part of all memory together may fit under other splits; so many are balanced, by the time that
 # they are expected to take then: it rises by this part of the fraction that they overrun memory by.
 NEAR = 1.08
@@ -70,11 +70,10 @@ class ScarceMemoryError(PlanError):
 def lean(problem: Problem, fastest: Candidate) -> list[str]:
     """Some programs of the ladders, which hold less and less memory; fewer where a limit of the synthesis ends this."""
     found: dict[str, None] = {}
-    unit = _unit(problem, fastest)
+    units = _by_way(_unit(problem, fastest))
     with contextlib.suppress(NoProgramError):
-        for (segments, between), place in LEAN:
-            ladder = Ladder(fastest, msgspec.structs.replace(unit, segments=segments, between=between))
-            found[ladder.rung(problem, place).found.program] = None
+        for way, place in LEAN:
+            found[Ladder(fastest, units[way]).rung(problem, place).found.program] = None
     return [*found]
 
 
@@ -97,7 +96,7 @@ def fit(
     for found in known:
         seen.add(found)
     unit = _unit(problem, known[0])
-    units = [msgspec.structs.replace(unit, segments=segments, between=between) for segments, between in WAYS]
+    units = _by_way(unit)
     splits = [one for number, one in enumerate(splits) if one not in (known[0].splits, *splits[:number])]
     # Where a limit of the synthesis ends this, what was found before stays.
     with contextlib.suppress(NoProgramError):
@@ -154,6 +153,11 @@ def _unit(problem: Problem, fastest: Candidate) -> MemoryPrices:
     unit = tuple(fastest.simulation.seconds * price / total for price in prices)
     held = problem.engine.optimiser
     return MemoryPrices(unit, 1.0, held.tensors, held.temporaries, skew=SKEW)
+
+
+def _by_way(unit: MemoryPrices) -> list[MemoryPrices]:
+    """The prices for each of :data:`WAYS`."""
+    return [msgspec.structs.replace(unit, segments=segments, between=between) for segments, between in WAYS]
 
 
 def _vary(problem: Problem, seen: Seen) -> None:

@@ -165,10 +165,10 @@ def _with_fewer(problem: Problem, found: Found, progress: Progress) -> tuple[Pro
     """A problem of fewer devices with a faster plan; ``None`` where there is no such."""
     progress.update("fewer devices")
     strategies = [baseline.candidate for baseline in found.baselines if baseline.candidate is not None]
-    promising = fewer(problem, found.unsegmented, strategies, found.others)
-    if promising is None:
+    best = fewer(problem, found.unsegmented, strategies, found.others)
+    if best is None:
         return None
-    smaller, known = promising
+    smaller, known = best
     step = _faster((problem, found), (smaller, _search(smaller, progress, [known])))
     return step if step[0] is smaller else None
 

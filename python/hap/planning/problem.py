@@ -137,11 +137,12 @@ def balanced(
     engine = problem.engine
     machine = machine or engine.machine
     evaluator = engine.evaluator(made.program)
-    matter = {*evaluator.stages(fractions(made.splits)).axes, *split_axes(parse_program(made.program))}
+    stages = evaluator.stages(fractions(made.splits))
+    matter = {*stages.axes, *split_axes(parse_program(made.program))}
     others = {axis: units for axis, units in made.splits.items() if axis not in matter}
     enough = None
     if rival is not None and rival.simulation.excess(machine.capacity) == 0.0:
-        enough = rival.simulation.seconds / _hiding(made, evaluator.stages(fractions(made.splits)))
+        enough = rival.simulation.seconds / _hiding(made, stages)
     ratios = balance(evaluator, problem.sizes, machine, made.splits, {**others, **problem.fixed}, enough)
     if ratios is None:
         return made
