@@ -15,6 +15,7 @@ if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
 
 PAINT = "return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
@@ -78,6 +79,19 @@ def press(page, name):
     element.click()
 
 
+def rows(page):
+    """The rows of the program that are there, once scrolling is done: identifier, text, top in pixels, selected or not.
+
+    All at once, by a script: the page makes its rows anew whenever the list scrolls, so an element that the driver
+    holds may be gone when it is asked.
+    """
+    page.execute_script(PAINT)
+    return page.execute_script(
+        "return [...document.querySelectorAll('#rows .row')].map((row) => ({id: row.id, text: row.textContent,"
+        " top: row.getBoundingClientRect().top, selected: row.ariaSelected === 'true'}))"
+    )
+
+
 def picture(page):
     page.execute_script(PAINT)
     return page.execute_script('return document.getElementById("clock").toDataURL()')
@@ -107,7 +121,7 @@ def test_zoom_moves_and_comes_back(page):
     ActionChains(page).key_down(Keys.CONTROL).scroll_from_origin(
         webdriver.common.actions.wheel_input.ScrollOrigin.from_element(clock), 0, -100
     ).key_up(Keys.CONTROL).perform()
-    assert picture(page) != whole
+    WebDriverWait(page, 10).until(lambda page: picture(page) != whole)
 
 
 def test_search_lists_what_fits(page):
@@ -116,27 +130,27 @@ def test_search_lists_what_fits(page):
     search.send_keys("addmm")
     count = int(by_id(page, "found").text.split()[0])
     assert 0 < count < total
-    rows = page.find_elements(By.CSS_SELECTOR, "#rows .row")
-    assert rows
-    assert all("addmm" in row.text for row in rows)
+    found = rows(page)
+    assert found
+    assert all("addmm" in row["text"] for row in found)
     search.clear()
     search.send_keys("no such thing")
     assert by_id(page, "found").text.startswith("0 of ")
-    assert page.find_elements(By.CSS_SELECTOR, "#rows .row") == []
+    assert rows(page) == []
 
 
 def test_what_is_chosen_is_shown_in_the_timeline_and_in_the_program(page):
     before = picture(page)
     by_id(page, "list").send_keys(Keys.END, Keys.ARROW_UP, Keys.HOME)
-    selected = page.find_element(By.CSS_SELECTOR, '.row[aria-selected="true"]')
-    assert by_id(page, "list").get_attribute("aria-activedescendant") == selected.get_attribute("id") == "row-0"
+    assert [row["id"] for row in rows(page) if row["selected"]] == ["row-0"]
+    assert by_id(page, "list").get_attribute("aria-activedescendant") == "row-0"
     assert by_id(page, "chosen").text.endswith("takes no time of its own")
     by_id(page, "clock").send_keys(".")
     assert "computation on device" in by_id(page, "chosen").text
     assert "plans.py" in by_id(page, "chosen").text or "collective" in by_id(page, "chosen").text
     assert picture(page) != before
-    (selected,) = page.find_elements(By.CSS_SELECTOR, '.row[aria-selected="true"]')
-    assert selected.get_attribute("id") != "row-0"
+    (selected,) = (row["id"] for row in rows(page) if row["selected"])
+    assert selected != "row-0"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -173,9 +187,9 @@ def test_paper_is_white_and_has_the_whole_program_without_tools(page):
     assert page.execute_script(ink) != dark
     assert not by_id(page, "closer").is_displayed()
     assert by_id(page, "clock").is_displayed()
-    rows = page.find_elements(By.CSS_SELECTOR, "#rows .row")
-    assert len(rows) == int(by_id(page, "found").get_attribute("textContent").split()[0])
-    assert all(one.rect["y"] < other.rect["y"] for one, other in pairwise(rows[:20]))
+    printed = rows(page)
+    assert len(printed) == int(by_id(page, "found").get_attribute("textContent").split()[0])
+    assert all(one["top"] < other["top"] for one, other in pairwise(printed))
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     page.execute_script('window.dispatchEvent(new Event("afterprint"))')
     assert page.execute_script(ink) == dark
