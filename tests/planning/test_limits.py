@@ -108,7 +108,7 @@ def test_a_search_without_any_program_says_whether_limits_ended_it():
     for _ in range(2):
         with pytest.raises(CutShortError, match="no program: no assignment was found within the limits"):
             problem.engine.synthesise(*arguments)
-    assert problem.engine.search_gap == 1.0
+    assert problem.engine.watch.search_gap == 1.0
     starts = [problem.even, problem.proportional]
     with Progress() as progress:
         assert alternate(problem, starts, [], progress)[0].simulation.seconds > 0.0

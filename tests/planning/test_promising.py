@@ -31,7 +31,8 @@ def hosts(*members, link):
 
 def promises(axes, machines):
     problem = make_problem(axes, machines)
-    return promising(problem, alternate(problem, [problem.proportional, problem.even], [], Progress()))
+    known = alternate(problem, [problem.proportional, problem.even], [], Progress())
+    return promising(problem, known, known[0].simulation.seconds)
 
 
 def scarce():
@@ -85,10 +86,11 @@ def test_devices_that_hold_something_already_are_not_left_out():
     axes, machines = scarce()
     problem = make_problem(axes, machines)
     known = alternate(problem, [problem.proportional], [], Progress())
-    fewer, whole = promising(problem, known)
+    seconds = known[0].simulation.seconds
+    fewer, whole = promising(problem, known, seconds)
     assert fewer != []
     assert whole.problem.devices == problem.devices
-    assert promising(replace(problem, settled=True), known) == ([], None)
+    assert promising(replace(problem, settled=True), known, seconds) == ([], None)
 
 
 @settings(max_examples=8)

@@ -73,7 +73,7 @@ def test_limits_that_end_the_search_with_segments_leave_the_plan_without(monkeyp
 
     def cut_short(self, splits, prices, constraints, work=None):
         if "batch@2" in splits:
-            self.search_gap = 1.0
+            self.watch.search_gap = 1.0
             raise CutShortError("no program: limits")
         return whole(self, splits, prices, constraints, work)
 

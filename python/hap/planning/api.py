@@ -227,7 +227,7 @@ def make_plan(found: Found, axes: AxisGraph) -> Plan:
         predicted_time=found.seconds,
         predicted_memory=tuple(size for size, _ in by_rank),
         memory_parts=tuple(parts for _, parts in by_rank),
-        search_gap=engine.search_gap,
+        search_gap=engine.watch.search_gap,
         lower_bound=bound,
         # The bound and the simulation add the same terms in another order: the last digits may differ.
         optimality_gap=_gap(found.seconds, bound),

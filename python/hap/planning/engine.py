@@ -212,8 +212,9 @@ class Timeline(msgspec.Struct, frozen=True):
     memory_timeline: tuple[tuple[tuple[float, float], ...], ...]
 
 
-class Engine:
-    """Calls of the core for one graph and one cluster. Remembers what it has made and simulated.
+@dataclass(slots=True)
+class Watch:
+    """What all engines of one search share.
 
     Attributes:
         search_gap: the largest of all syntheses so far; 1.0 where limits left one without any program.
@@ -221,16 +222,28 @@ class Engine:
             ``ValueError``, as the core does.
     """
 
+    search_gap: float = 0.0
+    observer: Observer | None = None
+
+
+class Engine:
+    """Calls of the core for one graph and one cluster. Remembers what it has made and simulated."""
+
     def __init__(
-        self, graph: CoreGraph, cluster: Cluster, *, optimiser: OptimiserMemory, limits: Limits | None = None
+        self,
+        graph: CoreGraph,
+        cluster: Cluster,
+        *,
+        optimiser: OptimiserMemory,
+        limits: Limits | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.graph = graph
         self.cluster = cluster
         self.machine = machine(cluster)
         self.optimiser = optimiser
-        self.search_gap = 0.0
+        self.watch = watch or Watch()
         self.last_synthesis_time: float | None = None
-        self.observer: Observer | None = None
         self._cluster = cluster.to_json()
         self._limits = limits or Limits()
         self._options = msgspec.json.encode(optimiser.as_options()).decode()
@@ -241,8 +254,8 @@ class Engine:
         self._warm: dict[bytes, WarmStart] = {}
 
     def on(self, cluster: Cluster) -> Engine:
-        """The same graph on another cluster, under the same limits; nobody observes it."""
-        return Engine(self.graph, cluster, optimiser=self.optimiser, limits=self._limits)
+        """The same graph on another cluster, under the same limits, for the same search."""
+        return Engine(self.graph, cluster, optimiser=self.optimiser, limits=self._limits, watch=self.watch)
 
     def synthesise(
         self, splits: Splits, prices: Prices, constraints: Constraints, work: int | None = None
@@ -272,10 +285,10 @@ class Engine:
             warm = self._warm.setdefault(msgspec.json.encode(constraints), WarmStart())
         started = time.perf_counter()
         try:
-            answer = self.graph.synthesise(self._cluster, text.decode(), self.observer, warm, self._options)
+            answer = self.graph.synthesise(self._cluster, text.decode(), self.watch.observer, warm, self._options)
         except LimitReachedError as error:
             if not cut:
-                self.search_gap = 1.0
+                self.watch.search_gap = 1.0
             raise CutShortError(f"no program: {error}") from error
         except ValueError as error:
             raise NoProgramError(f"no program: {error}") from error
@@ -283,7 +296,7 @@ class Engine:
         seconds = time.perf_counter() - started
         self.last_synthesis_time = seconds
         if not cut:
-            self.search_gap = max(self.search_gap, reply.search_gap)
+            self.watch.search_gap = max(self.watch.search_gap, reply.search_gap)
         _log.debug("synthesis: cost %.6g s, bound %.6g s, took %.3f s", reply.cost, reply.bound, seconds)
         program = bytes(reply.program).decode()
         self._simulations[program, units] = reply.simulation

@@ -78,6 +78,7 @@ def search(problem: Problem, progress: Progress) -> Found:
     Raises:
         PlanError: no program satisfies the constraints, or none fits the devices' memory.
     """
+    problem.engine.watch.observer = None if progress.callback is None else progress.observe
     try:
         unlimited = _without_memory(problem, progress, [])
         fewest, found, with_all = _first(problem, unlimited, progress)
@@ -88,8 +89,6 @@ def search(problem: Problem, progress: Progress) -> Found:
         if not reasons:
             raise
         raise PlanError(f"{error}. These conflict: {', '.join(map(str, reasons))}. Leave one of them out") from error
-    engine = found.problem.engine
-    engine.search_gap = max(engine.search_gap, problem.engine.search_gap)
     # The bound may find a better program yet of the devices that were chosen; by ``with_all`` they were chosen.
     found = _bounded(found, progress)
     return replace(found, baselines=unlimited.baselines, with_all=None if fewest is problem else with_all)
@@ -125,12 +124,12 @@ def _first(problem: Problem, unlimited: _Unlimited, progress: Progress) -> tuple
     best: tuple[Problem, Found] | None = None
     progress.update("fewer devices")
     strategy = min(unlimited.strategies, key=lambda each: each.simulation.seconds, default=fastest)
-    promises, whole = promising(problem, [*unlimited.tried[:FASTEST], strategy])
+    seconds = min(seconds_of(problem, each) for each in (fastest, strategy))
+    promises, whole = promising(problem, [*unlimited.tried[:FASTEST], strategy], seconds)
     for promise in promises:
         if best is None or promise.fitting < best[1].seconds * (1.0 - WORTH_LEAVING):
             fast, fits = promise.known
             best = _faster(best, (promise.problem, _search(promise.problem, progress, [fast], [fits])))
-    seconds = min(seconds_of(problem, each) for each in (fastest, strategy))
     if best is not None and seconds * (1.0 - SURELY_SLOWER) > best[1].seconds:
         return *best, None if whole is None else whole.fitting
     try:
@@ -149,15 +148,11 @@ def _first(problem: Problem, unlimited: _Unlimited, progress: Progress) -> tuple
 
 
 def _faster(one: tuple[Problem, Found] | None, other: tuple[Problem, Found] | None) -> tuple[Problem, Found]:
-    """The other where it is worth leaving devices out for; limits may have cut either's search short."""
+    """The other where it is worth leaving devices out for."""
     if one is None or other is None:
         only = one or other
         assert only is not None
         return only
-    engines = [found.problem.engine for _, found in (one, other)]
-    gap = max(engine.search_gap for engine in engines)
-    for engine in engines:
-        engine.search_gap = gap
     return other if other[1].seconds <= one[1].seconds * (1.0 - WORTH_LEAVING) else one
 
 
@@ -192,7 +187,6 @@ def _search(problem: Problem, progress: Progress, others: Sequence[Candidate], l
 
 
 def _without_memory(problem: Problem, progress: Progress, others: Sequence[Candidate]) -> _Unlimited:
-    problem.engine.observer = None if progress.callback is None else progress.observe
     progress.update("baselines")
     known = baselines(problem)
     strategies = [*(baseline.candidate for baseline in known if baseline.candidate is not None), *others]
@@ -230,7 +224,7 @@ def _bounded(found: Found, progress: Progress) -> Found:
     """With the best bound, and any better program that is found on the way; warns where limits cut searches short."""
     progress.update("lower bound")
     best, bound = _raise_bound(found.problem, found.best, found.tried, found.memory)
-    gap = found.problem.engine.search_gap
+    gap = found.problem.engine.watch.search_gap
     if gap >= 1.0:
         _log.warning("limits left a search for a program without any: there may be a better plan; raise limits")
     elif gap > 0.0:

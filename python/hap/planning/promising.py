@@ -37,7 +37,7 @@ class Promise:
     known: tuple[Candidate, Candidate]
 
 
-def promising(problem: Problem, programs: Sequence[Candidate]) -> tuple[list[Promise], Promise | None]:
+def promising(problem: Problem, programs: Sequence[Candidate], seconds: float) -> tuple[list[Promise], Promise | None]:
     """Fewer devices, on which some program fits, for a plan that may be faster than any for all; and what all promise.
 
     First those that promise the most without regard to memory, if much; then those whose program that fits is the
@@ -47,6 +47,7 @@ def promising(problem: Problem, programs: Sequence[Candidate]) -> tuple[list[Pro
     Args:
         problem: the problem.
         programs: the fastest ones without regard to memory, balanced; at least one.
+        seconds: what a step of the fastest of them takes.
     """
     fewer = [] if problem.settled else [*dict.fromkeys(device_sets(problem, programs[0]))]
     if not fewer:
@@ -62,12 +63,11 @@ def promising(problem: Problem, programs: Sequence[Candidate]) -> tuple[list[Pro
     if not found:
         return [], whole
     most = [promise.problem.devices for key in (_fastest, _fitting) for promise in sorted(found, key=key)[:CLOSER]]
-    found = [_with_own(problem, promise) for promise in found if promise.problem.devices in most]
-    limit = min(seconds_of(problem, program) for program in programs)
+    found = [_with_own(promise) for promise in found if promise.problem.devices in most]
     first, second = min(found, key=_fastest), min(found, key=_fitting)
-    if first.fastest < limit * (1.0 - MUCH):
+    if first.fastest < seconds * (1.0 - MUCH):
         return ([first] if second is first else [first, second]), whole
-    return ([second] if second.fitting < limit * (1.0 - WORTH_LEAVING) else []), whole
+    return ([second] if second.fitting < seconds * (1.0 - WORTH_LEAVING) else []), whole
 
 
 def _fastest(promise: Promise) -> float:
@@ -100,11 +100,8 @@ def _best(problem: Problem, made: Sequence[Candidate]) -> Promise | None:
     return Promise(problem, seconds_of(problem, made[0]), seconds_of(problem, fits), (made[0], fits))
 
 
-def _with_own(problem: Problem, promise: Promise) -> Promise:
+def _with_own(promise: Promise) -> Promise:
     """The promise with a program that is made for its devices."""
-    engine = promise.problem.engine
-    engine.observer = problem.engine.observer
     own = cheapest(promise.problem)
-    problem.engine.search_gap = max(problem.engine.search_gap, engine.search_gap)
     again = None if own is None else _best(promise.problem, [*promise.known, own])
     return again or promise

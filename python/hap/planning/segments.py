@@ -50,9 +50,7 @@ def with_segments(
     for axis in _promising(problem, best, tried)[:AXES]:
         name = class_name(axis, "compute")
         wider = problem.divided({name: SplitClass(axis, "compute")})
-        wider.engine.observer = problem.engine.observer
         program = _alternate(wider, axis, name, best, memory)
-        problem.engine.search_gap = wider.engine.search_gap = max(problem.engine.search_gap, wider.engine.search_gap)
         if program.better_than(found[1], problem.engine.machine.capacity):
             found = (wider, program)
     gained = 1.0 - found[1].simulation.seconds / best.simulation.seconds

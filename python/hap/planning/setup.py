@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hap.cluster import Cluster
 from hap.errors import PlanError
-from hap.planning.engine import Constraints, Engine, Limits
+from hap.planning.engine import Constraints, Engine, Limits, Watch
 from hap.planning.optimisers import Optimiser, optimiser_memory, steps_together
 from hap.planning.pins import Pin, allowed
 from hap.planning.problem import Problem
@@ -32,10 +32,12 @@ def make_problem(
     splits: Mapping[str, Sequence[int]] | None = None,
     limits: Limits | None = None,
     classes: Mapping[str, SplitClass] | None = None,
+    watch: Watch | None = None,
 ) -> Problem:
     """The problem; arguments as in :func:`hap.planning.plan_axes`, and ``strict`` as in :func:`allowed`.
 
-    ``classes`` are split classes of the graph's axes beside those that it has.
+    ``classes`` are split classes of the graph's axes beside those that it has; ``watch`` is that of the search that the
+    problem is part of.
 
     Raises:
         PlanError: an argument names what is not there, or does not fit the axes and the devices.
@@ -46,6 +48,7 @@ def make_problem(
     sizes = {axis.name: axis.size for axis in axes.axes}
     fixed = {axis: list(units) for axis, units in (splits or {}).items()}
     _check_splits(fixed, sizes, len(cluster.devices))
+    watch = watch or Watch()
     held = optimiser_memory(optimiser, together=steps_together(cluster))
     if limits is not None and not isinstance(limits, Limits):
         raise PlanError(f"limits: expected hap.planning.engine.Limits, or None, got {limits!r}")
@@ -70,10 +73,11 @@ def make_problem(
             splits=splits,
             limits=limits,
             classes=classes,
+            watch=watch,
         )
 
     return Problem(
-        engine=Engine(core, cluster, optimiser=held, limits=limits),
+        engine=Engine(core, cluster, optimiser=held, limits=limits, watch=watch),
         sizes=sizes,
         parameters=_parameters(axes),
         constraints=constrain(pins),

@@ -39,7 +39,6 @@ def with_storage(
     if problem.divided is None or not classes:
         return problem, best
     wider = problem.divided(classes)
-    wider.engine.observer = problem.engine.observer
     capacity = problem.engine.machine.capacity
     by_memory = wider.split(capacity)
     starts = [
@@ -49,7 +48,6 @@ def with_storage(
     found = starts[0]
     for start, factor in product(starts, FACTORS):
         found = _alternate(wider, start, found, scaled(memory, factor))
-    problem.engine.search_gap = wider.engine.search_gap = max(problem.engine.search_gap, wider.engine.search_gap)
     return (wider, found) if found is not starts[0] else (problem, best)
 
 
