@@ -17,10 +17,9 @@
 //! * the operand of a collective that keeps it ([`ValidProgram::keeps`]) lives until that has ended: at the first reader
 //!   of its result or where a later one waits for that ([`ValidProgram::ended`]);
 //! * a bucket holds all its operands and results from its first instruction to its last;
-//! * *buffers*: what a collective needs beside its operand and result, while it is under way. Shares that are padded are held
-//!   once per device, and once more where they are made so; a grouped gather or an exchange holds what is sent and
-//!   what is received. Where the shares lie one after another in memory, what is received is the result itself, or
-//!   what is sent the operand: along the tensor's first occurrence, but not along another split class of its axis; an
+//! * *buffers*: what a collective needs beside its operand and result, while it is under way (`buffers.rs`): what is
+//!   sent, or what is received, shares that are padded once per device. Where the shares lie one after another in
+//!   memory, along the tensor's leading axis, what is received is the result itself, or what is sent the operand; an
 //!   all-reduce works in its result. Inside a composite operator the result counts as well, since it is no value of the
 //!   program.
 //!

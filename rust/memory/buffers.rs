@@ -1,4 +1,7 @@
 //! What collectives need beside their operands and results.
+//!
+//! A result is not there yet while its collective is under way, and what was sent is freed before what has arrived is put
+//! together (`tests/runtime/test_buffers.py` counts both): so the larger of the two is needed, not their sum.
 
 use super::Local;
 use crate::cost::Transfer;
@@ -67,48 +70,80 @@ pub(super) fn largest(local: &Local, devices: usize, need: &Need) -> Bytes {
 
 /// Bytes that a collective needs beside its operand and result.
 fn buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
-    let Transfer { bytes, axis, .. } = *transfer;
+    let Transfer {
+        bytes, axis, target, ..
+    } = *transfer;
     let Some(axis) = axis else {
-        return (0.0, Vec::new());
+        return nothing();
     };
     let (count, shares) = (devices as f64, &local.shares[axis]);
     let share = shares[local.device];
+    let of_share = |factor: f64| (factor * bytes * share, vec![(axis, factor * bytes)]);
     // The whole tensor as it is sent or received, where it does not lie so.
-    let turned = if transfer.leads { 0.0 } else { bytes };
+    let turned = if transfer.leads { nothing() } else { (bytes, Vec::new()) };
+    let others = (bytes * (1.0 - share), vec![(axis, -bytes)]);
     match (transfer.conversion, transfer.implementation) {
         (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Padded) => {
             let largest = shares.iter().copied().fold(0.0, f64::max);
-            if shares.iter().all(|share| *share == largest) {
-                return (turned, Vec::new());
-            }
             // The padding follows the largest share: only the device that has it can change it.
-            match share == largest {
-                true => (count * bytes * largest, vec![(axis, count * bytes)]),
-                false => ((count + 1.0) * bytes * largest, Vec::new()),
+            let follows = |factor: f64| (axis, if share == largest { factor * bytes } else { 0.0 });
+            if shares.iter().all(|share| *share == largest) {
+                turned
+            } else if transfer.conversion == Conversion::AllGather {
+                (count * bytes * largest, vec![follows(count)])
+            } else {
+                // The sum arrives padded, and the share of it is cut out.
+                let padded = (count + 1.0) * bytes * largest;
+                (padded - bytes * share, vec![follows(count + 1.0), (axis, -bytes)])
             }
         }
-        (Conversion::AllGather, Implementation::Grouped) => (turned, Vec::new()),
-        (Conversion::ReduceScatter, Implementation::Grouped) => (bytes * (1.0 - share), vec![(axis, -bytes)]),
-        // A copy for each device, or what each sends.
-        (Conversion::AllGather | Conversion::ReduceScatter, _) => {
-            (turned + count * share * bytes, vec![(axis, count * bytes)])
+        (Conversion::AllGather, Implementation::Grouped) if transfer.leads => nothing(),
+        (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Grouped) => others,
+        // A copy for each device, or where the shares are put together, what the others send.
+        (Conversion::AllGather, _) if transfer.leads => of_share(count),
+        (Conversion::AllGather, _) if devices == 2 => others,
+        (Conversion::AllGather, _) => larger(turned, of_share(count - 1.0)),
+        // What each device sends of the share.
+        (Conversion::ReduceScatter, _) if transfer.leads => of_share(count),
+        (Conversion::ReduceScatter, _) => sum(turned, of_share(count - 1.0)),
+        (Conversion::Resplit, _) if transfer.leads || target.is_some_and(|target| local.shares[target] == *shares) => {
+            nothing()
         }
         // What is sent, and what is received: by another axis, or the share of the device before.
         (_, _) => {
-            let target = transfer.target.unwrap_or(axis);
-            let received = local.shares[target][local.device];
-            (bytes * share + bytes * received, vec![(axis, bytes), (target, bytes)])
+            let sent = of_share(1.0);
+            let Some(target) = target else {
+                return sum(sent.clone(), sent);
+            };
+            larger(
+                sent,
+                (bytes * local.shares[target][local.device], vec![(target, bytes)]),
+            )
         }
     }
+}
+
+/// No bytes.
+fn nothing() -> Bytes {
+    (0.0, Vec::new())
+}
+
+fn sum(one: Bytes, other: Bytes) -> Bytes {
+    (one.0 + other.0, [one.1, other.1].concat())
 }
 
 /// Bytes of a collective inside a composite operator: those of its buffer, and of a result that is no value of the
 /// program. (Shares that are passed on are replaced in the buffer.)
 fn inner_buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
-    let (held, slopes) = buffer(local, devices, transfer);
+    let held = buffer(local, devices, transfer);
+    let whole = (transfer.bytes, Vec::new());
     match (transfer.conversion, transfer.axis) {
-        (Conversion::AllGather, None) => ((devices + 1) as f64 * transfer.bytes, slopes),
-        (Conversion::AllGather | Conversion::AllReduce, _) => (held + transfer.bytes, slopes),
-        _ => (held, slopes),
+        (Conversion::AllGather, None) => ((devices + 1) as f64 * transfer.bytes, Vec::new()),
+        (Conversion::AllGather | Conversion::AllReduce, _) => sum(held, whole),
+        (Conversion::ReduceScatter, Some(axis)) => {
+            let share = local.shares[axis][local.device];
+            sum(held, (transfer.bytes * share, vec![(axis, transfer.bytes)]))
+        }
+        _ => held,
     }
 }
