@@ -1,6 +1,7 @@
 //! Copies along inner axes against closed forms.
 
 use super::*;
+use crate::cluster::Member;
 use crate::graph::Axis;
 use crate::testing::divided;
 
@@ -89,6 +90,30 @@ fn exchanges_between_inner_axes_copy_one_share_more() {
         found.slopes[1].expect("of c").1,
         -0.625 * BYTES / BANDWIDTH + BYTES * COPY,
     );
+}
+
+#[test]
+fn copies_take_what_memory_was_measured_to_take_for_so_many_bytes() {
+    let graph = tensor();
+    let shares = vec![vec![0.5, 0.25, 0.25]; graph.axes.len()];
+    let mut cluster = cluster(&[1e9; 3], BANDWIDTH, LATENCY);
+    // Four times as slow beyond 400 bytes: a copy of the whole reads and writes 512, of three quarters 384.
+    let points = vec![(100.0, 1.0), (400.0, 4.0), (800.0, 20.0)];
+    for member in &mut cluster.root.members {
+        let Member::Device(device) = member else {
+            panic!("no groups");
+        };
+        device.measured.insert("memory".into(), points.clone());
+    }
+    let costs = CostModel::new(&graph, &cluster, &shares);
+    let packing = |how| {
+        let [from, to] = ["S1", "R"].map(placements);
+        costs.packing(&Transfer::conversion(&graph, 0, &from, &to, how), 1, false)
+    };
+    close(packing(Implementation::Padded).value, 4.0 + 112.0 * 0.04 - 1.0);
+    let grouped = packing(Implementation::Grouped);
+    close(grouped.value, 3.84 - 1.0);
+    close(grouped.slopes[0].expect("of b").1, -512.0 * 0.01);
 }
 
 #[test]
