@@ -54,6 +54,24 @@ def test_a_device_that_is_left_out_is_told_of_too(caplog):
     assert message == f"GTX 1080: no fast instructions for float16, and left out of the predicted {seconds} a step"
 
 
+def test_a_measured_device_lacks_what_it_was_measured_to_be_slow_in(caplog):
+    """As a profile describes it: rates of its own."""
+    measured = hap.Device("GTX 1080", flops={"float32": 8e12, "float16": 1e11, "bfloat16": 5e11})
+    plan, (message,) = warnings_of(caplog, torch.bfloat16, measured)
+    assert message.startswith("GTX 1080: no fast instructions for bfloat16. Of the predicted ")
+    assert message.endswith("would be saved in float32")
+    assert hap.units.seconds_text(plan.predicted_time) in message
+
+
+def test_the_step_that_is_told_of_is_that_of_the_plan(caplog):
+    """Also where a device is left out, and the message to it counts."""
+    slow = hap.Device("P100", flops={"float32": 1e9, "bfloat16": 1e8}, memory_bandwidth=1e9)
+    plan, messages = warnings_of(caplog, torch.bfloat16, "V100", "V100", slow, all_work=False)
+    assert plan.left_out == (2,)
+    assert len(messages) == 2
+    assert all(hap.units.seconds_text(plan.predicted_time) in message for message in messages)
+
+
 @pytest.mark.parametrize("flops", [15e12, {"bfloat16": 50e12}, {"default": 1e12, "float16": 2e12}])
 def test_a_device_whose_rates_are_given_is_as_fast_as_they_say(caplog, flops):
     _, messages = warnings_of(caplog, torch.bfloat16, hap.Device("V100", flops=flops), "A100-80GB")

@@ -144,7 +144,7 @@ ACCELERATORS = {
     "GTX 1080": _PASCAL.card(8.9, 320, 8),
     "GTX 1080 Ti": _PASCAL.card(11.3, 484, 11),
     "Titan Xp": _PASCAL.card(12.1, 548, 12),
-    "Titan V": Accelerator(float64=7.45, float32=14.9, float16=119, memory_bandwidth=653, memory=12, pcie=3),
+    "Titan V": Accelerator(float64=7.45, float32=14.9, float16=110, memory_bandwidth=653, memory=12, pcie=3),
     "RTX 2080 Ti": _TURING.card(13.4, 616, 11),
     "RTX 3060": _AMPERE_GEFORCE.card(12.7, 360, 12),
     "RTX 3060 Ti": _AMPERE_GEFORCE.card(16.2, 448, 8),

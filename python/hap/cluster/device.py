@@ -149,12 +149,14 @@ class Device:
     def lacks(self, dtype: str) -> bool:
         """Whether it is known to have no fast instructions for an element type, such as ``"bfloat16"``.
 
-        A known accelerator whose ``flops`` are not those of the data sheet is as fast as these say.
+        A known accelerator whose ``flops`` are not those of the data sheet, such as measured ones, is as fast as these
+        say: it lacks what they say is slower than float32.
         """
         known = canonical_name(self.name)
         if known is None or not ACCELERATORS[known].lacks(dtype):
             return False
-        return any(self.flops == ACCELERATORS[known].flops(tf32=tf32) for tf32 in (False, True))
+        sheet = any(self.flops == ACCELERATORS[known].flops(tf32=tf32) for tf32 in (False, True))
+        return sheet or self.rate(dtype) < self.rate("float32")
 
     @property
     def speed(self) -> float:

@@ -47,15 +47,15 @@ def warn_of_slow_types(found: Found, axes: AxisGraph) -> None:
         devices = engine.cluster.devices
         names = listed(dict.fromkeys(devices[rank].name for rank in lacking))
         better = Engine(engine.graph, _faster(engine.cluster, dtype), optimiser=engine.optimiser)
-        seconds, least = best.simulation.seconds, better.simulate(best.program, best.splits).seconds
+        saved = best.simulation.seconds - better.simulate(best.program, best.splits).seconds
         others = listed(dict.fromkeys(_fastest(devices[rank]) for rank in lacking))
         _log.warning(
             "%s: no fast instructions for %s. Of the predicted %s a step, that costs %s, or more where the kernels "
             "convert; these would be saved in %s",
             names,
             dtype,
-            seconds_text(seconds),
-            seconds_text(max(0.0, seconds - least)),
+            seconds_text(found.seconds),
+            seconds_text(max(0.0, saved)),
             others,
         )
 
