@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from hap.balance import Machine
 from hap.planning.engine import CutShortError, Prices
+from hap.planning.prices import loads, saddle
 from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices, least_seconds
 from hap.planning.progress import Progress
 from hap.program import Splits
@@ -29,6 +30,10 @@ WORTH_A_ROUND = 1e-3
 PRICES = 2
 # Of weights, that tell them apart.
 DIGITS = 9
+# At a saddle point programs cost the same, and to tell which is cheapest takes long: the work of a synthesis, for each
+# byte of a program.
+SADDLE_WORK = 100
+SADDLES = 4
 # Bytes of a device whose memory does not count.
 ROOMY = 2.0**60
 
@@ -80,9 +85,33 @@ def alternate(
         assert found.weights is not None
         for weights in _weights(problem, found.weights):
             pool.synthesise(found.splits, weights)
+    _with_saddle_prices(pool)
     first = pool.fastest(pool.balanced)
     others = sorted(pool.balanced.values(), key=lambda found: found.simulation.seconds)
     return [first, *(found for found in others if found is not first)]
+
+
+def _with_saddle_prices(pool: _Pool) -> None:
+    """Balances a program that is cheapest at prices at which those that are known cost the same, if it is faster."""
+    problem, best = pool.problem, pool.fastest(pool.balanced)
+    engine, hidden = problem.engine, problem.engine.cluster.hidden
+    busy = [loads(engine.simulate(program, best.splits), hidden) for program in pool.balanced]
+    for _ in range(SADDLES):
+        prices, _ = saddle(busy, hidden)
+        try:
+            work = SADDLE_WORK * len(best.program)
+            synthesis = engine.synthesise(best.splits, prices, problem.constraints, work)
+        except CutShortError:
+            return
+        made = candidate(problem, synthesis, best.splits)
+        if made.better_than(best, pool.roomy.capacity):
+            pool.add(made)
+            pool.balance(made.program)
+            return
+        busy.append(loads(made.simulation, hidden))
+        least = best.simulation.seconds * (1.0 - WORTH_A_ROUND)
+        if synthesis.bound > least or busy[-1] in busy[:-1]:
+            return
 
 
 @dataclass(slots=True)

@@ -160,12 +160,10 @@ def _with_fewer(problem: Problem, found: Found, progress: Progress) -> tuple[Pro
     """A problem of fewer devices with a faster plan; ``None`` where there is no such."""
     progress.update("fewer devices")
     strategies = [baseline.candidate for baseline in found.baselines if baseline.candidate is not None]
-    best = fewer(problem, found.unsegmented, strategies, found.others)
-    if best is None:
-        return None
-    smaller, known = best
-    step = _faster((problem, found), (smaller, _search(smaller, progress, [known])))
-    return step if step[0] is smaller else None
+    sets = fewer(problem, found.unsegmented, strategies, found.others)
+    searched = [(smaller, _search(smaller, progress, [known])) for smaller, known in sets]
+    step = _faster((problem, found), min(searched, key=lambda one: one[1].seconds, default=None))
+    return step if step[0] is not problem else None
 
 
 def _possible(problem: Problem, pins: Sequence[Pin]) -> bool:

@@ -25,6 +25,12 @@ WORTH_LEAVING = 0.01
 FITTING = 8
 # Sets of devices that are looked at more closely.
 PROMISING = 2
+# The smaller the programs are, as text, the more sets are searched: so many bytes, within these bounds.
+SEARCHED, SEARCHES = 1e5, (1, 6)
+# Where several are, also those on which known programs take up to this fraction longer: their own may be faster.
+NEAR = 0.05
+# Of so few devices, any number of the fastest is a set; of more, powers of two.
+FEW = 8
 
 
 def news(cluster: Cluster) -> float:
@@ -39,19 +45,21 @@ def seconds_of(problem: Problem, found: Candidate) -> float:
 
 def fewer(
     problem: Problem, best: Candidate, others: Sequence[Candidate], fitting: Sequence[Candidate] = ()
-) -> tuple[Problem, Candidate] | None:
-    """A problem of fewer devices with a program that is faster there; ``None`` where no such are found.
+) -> list[tuple[Problem, Candidate]]:
+    """Problems of fewer devices with a program that is faster there, or maybe leads to one; the fastest first.
 
     Programs for all devices are tried with fewer: the best one, and the fastest of ``others``, under shares like those
     of the best one and in proportion to speed; and the first of ``fitting``, which may take less memory than the best,
     under shares like those of it. For the most promising sets of devices one more program is made.
     """
     if problem.settled:
-        return None
+        return []
+    least, most = SEARCHES
+    count = min(most, max(least, int(SEARCHED / len(best.program))))
     fastest = min(others, key=lambda found: found.simulation.seconds, default=best)
-    limit = seconds_of(problem, best) * (1.0 - WORTH_LEAVING)
+    limit = seconds_of(problem, best) * (1.0 - WORTH_LEAVING if count == 1 else 1.0 + NEAR)
     found: list[tuple[float, tuple[int, ...], Candidate]] = []
-    problems = {kept: problem.among(kept) for kept in dict.fromkeys(device_sets(problem, best))}
+    problems = _different(problem, best)
     for kept, smaller in problems.items():
         alike, proportional = restricted(smaller, best.splits, kept), smaller.proportional
         for program, splits in (
@@ -67,8 +75,18 @@ def fewer(
     fastest_of: dict[tuple[int, ...], Candidate] = {}
     for _, kept, made in sorted(found, key=lambda one: one[:2]):
         fastest_of.setdefault(kept, made)
-    tried = [(problems[kept], _improved(problems[kept], made)) for kept, made in [*fastest_of.items()][:PROMISING]]
-    return min(tried, key=lambda one: one[1].simulation.seconds, default=None)
+    closer = [*fastest_of.items()][: max(PROMISING, count)]
+    tried = [(problems[kept], _improved(problems[kept], made)) for kept, made in closer]
+    return sorted(tried, key=lambda one: one[1].simulation.seconds)[:count]
+
+
+def _different(problem: Problem, best: Candidate) -> dict[tuple[int, ...], Problem]:
+    """By devices to keep, the problem for them; of sets of equal devices the first."""
+    found: dict[tuple[str, str], tuple[tuple[int, ...], Problem]] = {}
+    for kept in sorted({*device_sets(problem, best)}):
+        smaller = problem.among(kept)
+        found.setdefault((smaller.engine.cluster.to_json(), repr(smaller.fixed)), (kept, smaller))
+    return dict(found.values())
 
 
 def roomier(problem: Problem) -> list[tuple[int, ...]]:
@@ -104,7 +122,7 @@ def cheapest(problem: Problem) -> Candidate | None:
 
 
 def device_sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
-    """Devices to keep: with a share; all but slow kinds, hosts, little memory; a fast host; the fastest 1, 2, 4, ..."""
+    """Devices to keep: with a share; all but slow kinds, hosts, little memory; a fast host; some of the fastest."""
     machine, cluster = problem.engine.machine, problem.engine.cluster
     ranks = range(len(machine))
     needed = _needed(problem)
@@ -118,7 +136,8 @@ def device_sets(problem: Problem, best: Candidate) -> Iterator[tuple[int, ...]]:
         found.append(set[int]().union(*hosts[count:]))
     found += [set(kept) for kept in roomier(problem)[:MOST]]
     found += [set(host) for host in hosts[-MOST:]]
-    found += [set(order[: 2**power]) for power in range(len(ranks).bit_length())]
+    counts = ranks if len(ranks) <= FEW else [2**power for power in range(len(ranks).bit_length())]
+    found += [set(order[:count]) for count in counts]
     return (tuple(sorted(kept)) for kept in found if needed <= kept and 0 < len(kept) < len(ranks))
 
 
