@@ -56,7 +56,7 @@ def planned(tmp_path_factory):
     return found, folder / "plan.json"
 
 
-@pytest.mark.parametrize("command", [*results.RESULTS, "compare", "explain"])
+@pytest.mark.parametrize("command", [*results.RESULTS, "cluster", "compare", "explain"])
 def test_schemas_are_those_of_the_documentation(command):
     assert run("schema", command)[0] == (SCHEMAS / f"{command}.json").read_text(), (
         f"fields may be added, by: hap schema {command} > docs/schemas/{command}.json; else raise the format's number"
@@ -189,6 +189,8 @@ def test_measured_collectives_are_shown_with_the_error_of_their_line(tmp_path):
 def test_profile_measures_this_device(tmp_path, monkeypatch):
     monkeypatch.setattr("hap.profiling.run.QUICK_OPERATORS", 0.02)
     found = run_json("profile", tmp_path / "cluster.json", "--quick", "--device", "cpu")
+    written = json.loads((tmp_path / "cluster.json").read_text())
+    jsonschema.validate(written, json.loads((SCHEMAS / "cluster.json").read_text()))
     (device,) = hap.Cluster.load(found["output"]).devices
     assert device.measured
     assert found["cluster"][0]["measured"]

@@ -51,10 +51,11 @@ class Programs(str, Enum):
     optimal = "optimal"
 
 
-class Command(str, Enum):
-    """What has a schema."""
+class Described(str, Enum):
+    """What has a schema: what commands print, and cluster files."""
 
     check = "check"
+    cluster = "cluster"
     compare = "compare"
     devices = "devices"
     explain = "explain"
@@ -359,8 +360,10 @@ def check(
 
 @app.command()
 @reporting
-def schema(command: Annotated[Command, typer.Argument(help="a command that has --json")]) -> None:
-    """The JSON schema of what a command prints with --json."""
+def schema(
+    name: Annotated[Described, typer.Argument(metavar="NAME", help="a command that has --json, or cluster")],
+) -> None:
+    """The JSON schema of what a command prints with --json, or of cluster files."""
     from hap.cli import results
 
-    typer.echo(results.schema(command.value), file=settings.output, nl=False)
+    typer.echo(results.schema(name.value), file=settings.output, nl=False)
