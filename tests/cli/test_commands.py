@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import hap
 from hap.cli import app, make, results
 from hap.cluster import CollectiveCost
+from tests.cli import model
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "docs" / "schemas"
@@ -108,8 +109,23 @@ def test_a_step_is_simulated_on_these_devices_and_on_others(planned, tmp_path):
     assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
     faster = run_json("simulate", planned[1], "--model", SMALL, "--devices", "H100:3", "--link", "10GbE")
     assert faster["compute"][0] < found["compute"][0]
+    assert (faster["trace"], faster["linear_program"]) == (None, None)
     text, _ = run("simulate", planned[1], "--model", SMALL)
     assert text.startswith("step ")
+
+
+def test_the_linear_program_of_a_plan_is_written(planned, tmp_path):
+    written = tmp_path / "shares.lp"
+    found = run_json("simulate", planned[1], "--model", SMALL, "--linear-program", written)
+    assert found["linear_program"] == str(written)
+    own = written.read_text()
+    module, inputs = model.small()
+    hap.write_linear_program(hap.Plan.load(planned[1]), module, written, example_inputs=inputs)
+    assert written.read_text() == own
+    others = ("--devices", "P100:3", "--link", "25GbE")
+    text, _ = run("simulate", planned[1], "--model", SMALL, *others, "--linear-program", written)
+    assert text.splitlines()[-1].startswith(f"wrote {written}: ")
+    assert written.read_text() != own
 
 
 def test_a_plan_is_explained_with_what_else_there_is(planned):
@@ -226,6 +242,8 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("report", "none.json", "-o", "none/plan.html"), "there is no folder none"),
         (("plan", SMALL, "--devices", "zzz"), "hap devices lists the known ones"),
         (("simulate", "none.json", "--model", SMALL), "No such file"),
+        (("simulate", "none.json", "--model", SMALL, "--linear-program", "x.txt"), "a name that ends in .lp"),
+        (("simulate", "none.json", "--model", SMALL, "--linear-program", "none/x.lp"), "there is no folder none"),
     ],
 )
 def test_errors_take_a_line_or_two(arguments, message):

@@ -286,6 +286,10 @@ def simulate(
     devices: DeviceNames = None,
     link: LinkName = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write the timeline here, for Perfetto")] = None,
+    linear_program: Annotated[
+        Path | None,
+        typer.Option("--linear-program", metavar="FILE", help="write what balances the shares here, FILE.lp"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """A step of a plan by the clock, on its devices or on as many others."""
@@ -295,15 +299,20 @@ def simulate(
     from hap.planning.progress import Progress
 
     check_output(trace)
+    check_output(linear_program, ".lp")
     planned = hap.Plan.load(plan)
     others = None if cluster is None and devices is None else read_cluster(cluster, devices, link)
     module, args, kwargs = read_model(model)
     with Progress() as shown:
         shown.update("simulating")
         step = hap.simulate(planned, module, example_inputs=args, example_kwargs=kwargs, devices=others)
+        if linear_program is not None:
+            hap.write_linear_program(
+                planned, module, linear_program, example_inputs=args, example_kwargs=kwargs, devices=others
+            )
     if trace is not None:
         step.save_trace(trace)
-    result = make.simulated(step, others or planned.cluster, None if trace is None else str(trace))
+    result = make.simulated(step, others or planned.cluster, trace, linear_program)
     print_result(result, as_json, show.simulated)
 
 

@@ -99,12 +99,14 @@ def _checked(name: str, made: object) -> Model:
     )
 
 
-def check_output(file: Path | None) -> None:
+def check_output(file: Path | None, suffix: str | None = None) -> None:
     """Before what is to be written takes minutes to find: raises ``HapError`` where no such file can be written."""
     if file is not None and not file.parent.is_dir():
         raise HapError(f"output {file}: there is no folder {file.parent}: make it first")
     if file is not None and file.is_dir():
         raise HapError(f"output {file}: this is a folder: name a file")
+    if file is not None and suffix is not None and file.suffix != suffix:
+        raise HapError(f"output {file}: expected a name that ends in {suffix}")
 
 
 def check_device(device: str | None) -> None:

@@ -114,6 +114,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[float, ...]
     usable_memory: tuple[float, ...]
     trace: str | None
+    linear_program: str | None = None
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
