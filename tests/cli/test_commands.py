@@ -185,6 +185,31 @@ def test_devices_that_are_known_and_a_clusters(tmp_path):
     assert found["collectives"] == []
 
 
+@pytest.mark.parametrize(
+    ("devices", "members"),
+    [
+        ("V100:2 / P100:4,T4", (["V100"] * 2, ["P100"] * 4 + ["T4"])),
+        ("V100/RTX 3090 : 2", (["V100"], ["RTX 3090"] * 2)),
+        (" T4 ,T4 / T4:1 /T4", (["T4"] * 2, ["T4"], ["T4"])),
+    ],
+)
+@pytest.mark.parametrize("link", [None, "25GbE"])
+def test_hosts_are_those_of_nested_clusters(devices, members, link, tmp_path):
+    path = tmp_path / "cluster.json"
+    run("devices", "--devices", devices, *(() if link is None else ("--link", link)), "-o", path)
+    assert hap.Cluster.load(path) == hap.Cluster([hap.Cluster(host) for host in members], link=link)
+
+
+def test_a_plan_for_hosts_tells_what_links_were_assumed():
+    lines = run("plan", SMALL, "--devices", "V100:2 / P100:4")[0].splitlines()
+    assert lines[0] == "6 devices: 2 x V100, 4 x P100"
+    assert [line.partition(",")[0] for line in lines[1:3]] == ["no link given", "no link given"]
+    assert ("10GbE" in lines[1], "PCIe 3" in lines[2]) == (True, True)
+    lines = run("plan", SMALL, "--devices", "V100:2 / P100:4", "--link", "100GbE")[0].splitlines()
+    assert lines[1].startswith("link: 100GbE")
+    assert lines[2].startswith("no link given, assumed: PCIe 3")
+
+
 def test_measured_collectives_are_shown_with_the_error_of_their_line(tmp_path):
     path = tmp_path / "cluster.json"
     costs = {
@@ -219,6 +244,13 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("plan", SMALL, "--cluster", "x.json", "--link", "10GbE"), "--link goes with --devices"),
         (("plan", SMALL, "--devices", "V100:0"), "expected NAME or NAME:COUNT"),
         (("plan", SMALL, "--devices", "V1000"), "did you mean V100"),
+        (("plan", SMALL, "--devices", "V100 / V1000:2"), '"V1000" is not a known accelerator: did you mean V100'),
+        (("plan", SMALL, "--devices", "V100 / P100:x"), '--devices: "P100:x": expected NAME or NAME:COUNT'),
+        (("plan", SMALL, "--devices", "V100 / :2"), '--devices: ":2": expected NAME or NAME:COUNT'),
+        (("plan", SMALL, "--devices", "V100 /"), '--devices: "V100 /": a name is missing beside a /'),
+        (("plan", SMALL, "--devices", "V100 / / T4"), '--devices: "V100 / / T4": a name is missing beside a /'),
+        (("plan", SMALL, "--devices", "T4 / V100,,T4"), '--devices: "T4 / V100,,T4": a name is missing beside a comma'),
+        (("plan", SMALL, "--devices", ""), '--devices: "": a name is missing there'),
         (("plan", SMALL, "--cluster", "none.json"), "No such file"),
         (("plan", SMALL, *DEVICES, "--pin", "x"), "expected NAME=PLACEMENT"),
         (("plan", SMALL, *DEVICES, "--pin", "x=Shard"), "is not a placement"),

@@ -33,9 +33,12 @@ ModelOption = Annotated[
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file, of hap plan")]
 ClusterFile = Annotated[Path | None, typer.Option("--cluster", metavar="FILE", help="a cluster file")]
 DeviceNames = Annotated[
-    str | None, typer.Option("--devices", metavar="NAMES", help="names in rank order, such as V100:2,P100:6")
+    str | None,
+    typer.Option("--devices", metavar="NAMES", help='names in rank order, V100:2,P100:6; by host "V100:2,T4 / P100:4"'),
 ]
-LinkName = Annotated[str | None, typer.Option("--link", metavar="NAME", help="what joins them, such as 10GbE")]
+LinkName = Annotated[
+    str | None, typer.Option("--link", metavar="NAME", help="what joins them, or the hosts if several, such as 10GbE")
+]
 Json = Annotated[bool, typer.Option("--json", help="print JSON, of the schema that hap schema shows")]
 Axes = Annotated[list[str], typer.Option("--forbid-axis", metavar="AXIS", help="an axis that must not be split")]
 Axis = Annotated[str | None, typer.Option("--require-axis", metavar="AXIS", help="the axis to share all work along")]
