@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hap.cluster import Cluster, Device, Link
     from hap.planning.api import plan
     from hap.planning.plan import Plan
+    from hap.planning.shares import write_linear_program
     from hap.planning.simulated import SimulatedStep, simulate
     from hap.profiling import profile
     from hap.rules.register import register_rule, unregister_rule
@@ -48,6 +49,7 @@ __all__ = [
     "simulate",
     "trace",
     "unregister_rule",
+    "write_linear_program",
 ]
 
 # What type checkers read above, for __getattr__.
@@ -58,6 +60,7 @@ _MODULES = {
     "hap.cluster": ("Cluster", "Device", "Link"),
     "hap.planning.api": ("plan",),
     "hap.planning.plan": ("Plan",),
+    "hap.planning.shares": ("write_linear_program",),
     "hap.planning.simulated": ("SimulatedStep", "simulate"),
     "hap.profiling": ("profile",),
     "hap.rules.register": ("register_rule", "unregister_rule"),

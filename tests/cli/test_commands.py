@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import hap
 from hap.cli import app, make, results
 from hap.cluster import CollectiveCost
+from tests.cli import model
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "docs" / "schemas"
@@ -56,7 +57,7 @@ def planned(tmp_path_factory):
     return found, folder / "plan.json"
 
 
-@pytest.mark.parametrize("command", [*results.RESULTS, "compare", "explain"])
+@pytest.mark.parametrize("command", [*results.RESULTS, "cluster", "compare", "explain"])
 def test_schemas_are_those_of_the_documentation(command):
     assert run("schema", command)[0] == (SCHEMAS / f"{command}.json").read_text(), (
         f"fields may be added, by: hap schema {command} > docs/schemas/{command}.json; else raise the format's number"
@@ -108,8 +109,23 @@ def test_a_step_is_simulated_on_these_devices_and_on_others(planned, tmp_path):
     assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
     faster = run_json("simulate", planned[1], "--model", SMALL, "--devices", "H100:3", "--link", "10GbE")
     assert faster["compute"][0] < found["compute"][0]
+    assert (faster["trace"], faster["linear_program"]) == (None, None)
     text, _ = run("simulate", planned[1], "--model", SMALL)
     assert text.startswith("step ")
+
+
+def test_the_linear_program_of_a_plan_is_written(planned, tmp_path):
+    written = tmp_path / "shares.lp"
+    found = run_json("simulate", planned[1], "--model", SMALL, "--linear-program", written)
+    assert found["linear_program"] == str(written)
+    own = written.read_text()
+    module, inputs = model.small()
+    hap.write_linear_program(hap.Plan.load(planned[1]), module, written, example_inputs=inputs)
+    assert written.read_text() == own
+    others = ("--devices", "P100:3", "--link", "25GbE")
+    text, _ = run("simulate", planned[1], "--model", SMALL, *others, "--linear-program", written)
+    assert text.splitlines()[-1].startswith(f"wrote {written}: ")
+    assert written.read_text() != own
 
 
 def test_a_plan_is_explained_with_what_else_there_is(planned):
@@ -169,6 +185,31 @@ def test_devices_that_are_known_and_a_clusters(tmp_path):
     assert found["collectives"] == []
 
 
+@pytest.mark.parametrize(
+    ("devices", "members"),
+    [
+        ("V100:2 / P100:4,T4", (["V100"] * 2, ["P100"] * 4 + ["T4"])),
+        ("V100/RTX 3090 : 2", (["V100"], ["RTX 3090"] * 2)),
+        (" T4 ,T4 / T4:1 /T4", (["T4"] * 2, ["T4"], ["T4"])),
+    ],
+)
+@pytest.mark.parametrize("link", [None, "25GbE"])
+def test_hosts_are_those_of_nested_clusters(devices, members, link, tmp_path):
+    path = tmp_path / "cluster.json"
+    run("devices", "--devices", devices, *(() if link is None else ("--link", link)), "-o", path)
+    assert hap.Cluster.load(path) == hap.Cluster([hap.Cluster(host) for host in members], link=link)
+
+
+def test_a_plan_for_hosts_tells_what_links_were_assumed():
+    lines = run("plan", SMALL, "--devices", "V100:2 / P100:4")[0].splitlines()
+    assert lines[0] == "6 devices: 2 x V100, 4 x P100"
+    assert [line.partition(",")[0] for line in lines[1:3]] == ["no link given", "no link given"]
+    assert ("10GbE" in lines[1], "PCIe 3" in lines[2]) == (True, True)
+    lines = run("plan", SMALL, "--devices", "V100:2 / P100:4", "--link", "100GbE")[0].splitlines()
+    assert lines[1].startswith("link: 100GbE")
+    assert lines[2].startswith("no link given, assumed: PCIe 3")
+
+
 def test_measured_collectives_are_shown_with_the_error_of_their_line(tmp_path):
     path = tmp_path / "cluster.json"
     costs = {
@@ -189,6 +230,8 @@ def test_measured_collectives_are_shown_with_the_error_of_their_line(tmp_path):
 def test_profile_measures_this_device(tmp_path, monkeypatch):
     monkeypatch.setattr("hap.profiling.run.QUICK_OPERATORS", 0.02)
     found = run_json("profile", tmp_path / "cluster.json", "--quick", "--device", "cpu")
+    written = json.loads((tmp_path / "cluster.json").read_text())
+    jsonschema.validate(written, json.loads((SCHEMAS / "cluster.json").read_text()))
     (device,) = hap.Cluster.load(found["output"]).devices
     assert device.measured
     assert found["cluster"][0]["measured"]
@@ -201,6 +244,13 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("plan", SMALL, "--cluster", "x.json", "--link", "10GbE"), "--link goes with --devices"),
         (("plan", SMALL, "--devices", "V100:0"), "expected NAME or NAME:COUNT"),
         (("plan", SMALL, "--devices", "V1000"), "did you mean V100"),
+        (("plan", SMALL, "--devices", "V100 / V1000:2"), '"V1000" is not a known accelerator: did you mean V100'),
+        (("plan", SMALL, "--devices", "V100 / P100:x"), '--devices: "P100:x": expected NAME or NAME:COUNT'),
+        (("plan", SMALL, "--devices", "V100 / :2"), '--devices: ":2": expected NAME or NAME:COUNT'),
+        (("plan", SMALL, "--devices", "V100 /"), '--devices: "V100 /": a name is missing beside a /'),
+        (("plan", SMALL, "--devices", "V100 / / T4"), '--devices: "V100 / / T4": a name is missing beside a /'),
+        (("plan", SMALL, "--devices", "T4 / V100,,T4"), '--devices: "T4 / V100,,T4": a name is missing beside a comma'),
+        (("plan", SMALL, "--devices", ""), '--devices: "": a name is missing there'),
         (("plan", SMALL, "--cluster", "none.json"), "No such file"),
         (("plan", SMALL, *DEVICES, "--pin", "x"), "expected NAME=PLACEMENT"),
         (("plan", SMALL, *DEVICES, "--pin", "x=Shard"), "is not a placement"),
@@ -224,6 +274,8 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
         (("report", "none.json", "-o", "none/plan.html"), "there is no folder none"),
         (("plan", SMALL, "--devices", "zzz"), "hap devices lists the known ones"),
         (("simulate", "none.json", "--model", SMALL), "No such file"),
+        (("simulate", "none.json", "--model", SMALL, "--linear-program", "x.txt"), "a name that ends in .lp"),
+        (("simulate", "none.json", "--model", SMALL, "--linear-program", "none/x.lp"), "there is no folder none"),
     ],
 )
 def test_errors_take_a_line_or_two(arguments, message):

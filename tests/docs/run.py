@@ -38,6 +38,8 @@ class Page:
             self.python(block)
         elif block.language == "bash":
             self.output = "".join(command(arguments) for arguments in commands(block))
+        elif block.language == "json":
+            Path(block.marks["file"]).write_text(block.text)
         elif block.language == "text":
             self.text(block)
         else:

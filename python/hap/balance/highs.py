@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from hap.balance.stages import Array, Marks, Numbers
 from hap.errors import PlanError
+from hap.files import write_whole
 
 INFINITY = float("inf")
 # Beyond so many rows the interior point method beats the simplex method (measured on 64 devices x 1000 stages).
@@ -94,27 +96,45 @@ def minimise_whole(program: LinearProgram, whole: Marks) -> Array | None:
     return np.array(highs.getSolution().col_value)
 
 
-def write(program: LinearProgram, columns: Sequence[str], rows: Sequence[str], path: Path) -> None:
-    """Writes a program in LP format with these names, which must differ and consist of letters, digits and ``_.``.
+def check_path(path: Path) -> None:
+    """Raises ``PlanError`` where a file's name does not end in ``.lp``, which would be another format."""
+    if path.suffix != ".lp":
+        raise PlanError(f"the linear program is written in LP format, expected a file {path.stem}.lp, not {path.name}")
+
+
+def write(
+    program: LinearProgram, columns: Sequence[str], rows: Sequence[str], path: Path, notes: Sequence[str] = ()
+) -> None:
+    """Writes a program in LP format, in one step.
+
+    Args:
+        program: the program.
+        columns: their names, which must differ and consist of letters, digits and ``_.``.
+        rows: likewise.
+        path: the file.
+        notes: comments at its head, a line each.
 
     Raises:
         PlanError: the file cannot be written.
     """
-    if path.suffix != ".lp":
-        raise PlanError(f"the linear program is written in LP format, expected a file {path.stem}.lp, not {path.name}")
-    try:
-        # HiGHS crashes where it cannot open the file.
-        path.touch()
-    except OSError as error:
-        raise PlanError(f"the linear program cannot be written to {path}: {error}") from error
+    check_path(path)
     highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     _pass(highs, program)
     statuses = [highs.passColName(number, name) for number, name in enumerate(columns)]
     statuses += [highs.passRowName(number, name) for number, name in enumerate(rows)]
-    # This warns where it leaves all names out, as it does where two are the same.
-    statuses.append(highs.writeModel(str(path)))
-    assert set(statuses) == {highspy.HighsStatus.kOk}, "the names are unique, and the file can be written"
+    # HiGHS crashes where it cannot open the file.
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "program.lp"
+        # This warns where it leaves all names out, as it does where two are the same.
+        statuses.append(highs.writeModel(str(written)))
+        assert set(statuses) == {highspy.HighsStatus.kOk}, "the names are unique, and the file can be written"
+        text = written.read_text(encoding="ascii")
+    comments = (note.encode("ascii", "backslashreplace").decode() for note in notes)
+    try:
+        write_whole(path, "".join(f"\\ {' '.join(comment.split())}\n" for comment in comments) + text)
+    except OSError as error:
+        raise PlanError(f"the linear program cannot be written to {path}: {error}") from error
 
 
 def _pass(highs: Any, program: LinearProgram, whole: Marks | None = None) -> None:

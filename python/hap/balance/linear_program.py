@@ -13,6 +13,7 @@ are multiples of each other (repeated blocks, collectives along one axis) become
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from hap.balance.highs import INFINITY, LinearProgram, Solver, write
 from hap.balance.merged import Merged, merged
 from hap.balance.stages import Array, LeftOut, Numbers, Shares, Stages
 from hap.errors import PlanError
-from hap.units import bytes_text
+from hap.units import bytes_text, runs_text
 
 
 class DoesNotFitError(PlanError):
@@ -99,25 +100,48 @@ def solve(
 
 
 def write_linear_program(
-    stages: Stages, shares: Shares, capacity: Sequence[float], path: str | Path, radius: float = 1.0
+    stages: Stages,
+    shares: Shares,
+    capacity: Sequence[float],
+    path: str | os.PathLike[str],
+    radius: float = 1.0,
+    ranks: Sequence[int] | None = None,
 ) -> None:
     """Writes the linear program of :func:`solve` to a file in LP format, for a look or for another solver.
 
     Columns are ``seconds.N`` of the block of stages N and ``share.AXIS.D`` of the first device D of a class; rows are
     ``busy.N.D`` (block N lasts as long as class D is busy), ``whole.AXIS`` (shares sum to one) and ``memory.D``. In an
     axis's name ``_`` stands for all but English letters and digits; more of them tell apart what is then the same.
-    The objective is a fraction of the step time at most 1 and leaves out what no share changes.
+    The objective is a fraction of the step time at most 1 and leaves out what no share changes. Comments say how many
+    seconds it stands for, and which devices and axes the names are.
+
+    Args:
+        stages: the program, linearised at ``shares``.
+        shares: the current shares, centre of the trust region.
+        capacity: bytes of memory of each device.
+        path: the file.
+        radius: how far each share may move.
+        ranks: what names call the devices; by default by their numbers.
 
     Raises:
         PlanError: the file cannot be written, or its name does not end in ``.lp``.
     """
     model = merged(stages, shares, capacity, radius, {})
-    axes = _plain_names(model.axes)
+    called = np.arange(len(model.of)) if ranks is None else np.array(ranks)
+    axes, classes = _plain_names(model.axes), called[model.first].tolist()
     blocks = range(len(model.weight))
-    columns = [f"seconds.{n}" for n in blocks] + [f"share.{axis}.{d}" for d in model.first for axis in axes]
-    rows = [f"busy.{n}.{d}" for n in blocks for d in model.first]
-    rows += [f"whole.{axis}" for axis in axes] + [f"memory.{d}" for d in model.first]
-    write(fastest(model), columns, rows, Path(path))
+    columns = [f"seconds.{n}" for n in blocks] + [f"share.{axis}.{d}" for d in classes for axis in axes]
+    rows = [f"busy.{n}.{d}" for n in blocks for d in classes]
+    rows += [f"whole.{axis}" for axis in axes] + [f"memory.{d}" for d in classes]
+    current = stages.columns(shares)[:, model.first].T
+    moving = model.weight @ (model.constants + np.einsum("bka,ka->bk", model.slopes, current)).max(axis=1)
+    members = [called[model.of == number].tolist() for number in range(len(classes))]
+    notes = [
+        f"the step takes {stages.seconds(shares) - float(moving)!r} + {float(model.weight.sum())!r} * obj seconds",
+        *(f"device {each[0]} is each of {runs_text(each)}" for each in members if len(each) > 1),
+        *(f"axis {name} is {axis}" for name, axis in zip(axes, model.axes, strict=True) if name != axis),
+    ]
+    write(fastest(model), columns, rows, Path(path), notes)
 
 
 def _plain_names(axes: Sequence[str]) -> list[str]:

@@ -33,9 +33,12 @@ ModelOption = Annotated[
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file, of hap plan")]
 ClusterFile = Annotated[Path | None, typer.Option("--cluster", metavar="FILE", help="a cluster file")]
 DeviceNames = Annotated[
-    str | None, typer.Option("--devices", metavar="NAMES", help="names in rank order, such as V100:2,P100:6")
+    str | None,
+    typer.Option("--devices", metavar="NAMES", help='names in rank order, V100:2,P100:6; by host "V100:2,T4 / P100:4"'),
 ]
-LinkName = Annotated[str | None, typer.Option("--link", metavar="NAME", help="what joins them, such as 10GbE")]
+LinkName = Annotated[
+    str | None, typer.Option("--link", metavar="NAME", help="what joins them, or the hosts if several, such as 10GbE")
+]
 Json = Annotated[bool, typer.Option("--json", help="print JSON, of the schema that hap schema shows")]
 Axes = Annotated[list[str], typer.Option("--forbid-axis", metavar="AXIS", help="an axis that must not be split")]
 Axis = Annotated[str | None, typer.Option("--require-axis", metavar="AXIS", help="the axis to share all work along")]
@@ -51,10 +54,11 @@ class Programs(str, Enum):
     optimal = "optimal"
 
 
-class Command(str, Enum):
-    """What has a schema."""
+class Described(str, Enum):
+    """What has a schema: what commands print, and cluster files."""
 
     check = "check"
+    cluster = "cluster"
     compare = "compare"
     devices = "devices"
     explain = "explain"
@@ -285,6 +289,10 @@ def simulate(
     devices: DeviceNames = None,
     link: LinkName = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write the timeline here, for Perfetto")] = None,
+    linear_program: Annotated[
+        Path | None,
+        typer.Option("--linear-program", metavar="FILE", help="write what balances the shares here, FILE.lp"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """A step of a plan by the clock, on its devices or on as many others."""
@@ -294,15 +302,20 @@ def simulate(
     from hap.planning.progress import Progress
 
     check_output(trace)
+    check_output(linear_program, ".lp")
     planned = hap.Plan.load(plan)
     others = None if cluster is None and devices is None else read_cluster(cluster, devices, link)
     module, args, kwargs = read_model(model)
     with Progress() as shown:
         shown.update("simulating")
         step = hap.simulate(planned, module, example_inputs=args, example_kwargs=kwargs, devices=others)
+        if linear_program is not None:
+            hap.write_linear_program(
+                planned, module, linear_program, example_inputs=args, example_kwargs=kwargs, devices=others
+            )
     if trace is not None:
         step.save_trace(trace)
-    result = make.simulated(step, others or planned.cluster, None if trace is None else str(trace))
+    result = make.simulated(step, others or planned.cluster, trace, linear_program)
     print_result(result, as_json, show.simulated)
 
 
@@ -359,8 +372,10 @@ def check(
 
 @app.command()
 @reporting
-def schema(command: Annotated[Command, typer.Argument(help="a command that has --json")]) -> None:
-    """The JSON schema of what a command prints with --json."""
+def schema(
+    name: Annotated[Described, typer.Argument(metavar="NAME", help="a command that has --json, or cluster")],
+) -> None:
+    """The JSON schema of what a command prints with --json, or of cluster files."""
     from hap.cli import results
 
-    typer.echo(results.schema(command.value), file=settings.output, nl=False)
+    typer.echo(results.schema(name.value), file=settings.output, nl=False)

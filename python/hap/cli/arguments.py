@@ -99,12 +99,14 @@ def _checked(name: str, made: object) -> Model:
     )
 
 
-def check_output(file: Path | None) -> None:
+def check_output(file: Path | None, suffix: str | None = None) -> None:
     """Before what is to be written takes minutes to find: raises ``HapError`` where no such file can be written."""
     if file is not None and not file.parent.is_dir():
         raise HapError(f"output {file}: there is no folder {file.parent}: make it first")
     if file is not None and file.is_dir():
         raise HapError(f"output {file}: this is a folder: name a file")
+    if file is not None and suffix is not None and file.suffix != suffix:
+        raise HapError(f"output {file}: expected a name that ends in {suffix}")
 
 
 def check_device(device: str | None) -> None:
@@ -118,7 +120,9 @@ def check_device(device: str | None) -> None:
 
 
 def read_cluster(file: Path | None, devices: str | None, link: str | None) -> Cluster:
-    """The cluster of a file, or of names with their numbers: ``V100:2,P100:6``.
+    """The cluster of a file, or of names with their numbers: ``V100:2,P100:6``, or by host ``V100:2 / P100:4,T4``.
+
+    Of several hosts ``link`` is what joins them; inside of each a link is assumed.
 
     Raises:
         ClusterError: both or none are given, or one of them is wrong.
@@ -126,20 +130,34 @@ def read_cluster(file: Path | None, devices: str | None, link: str | None) -> Cl
     from hap.cluster import Cluster
 
     if (file is None) == (devices is None):
-        raise ClusterError("expected --cluster FILE or --devices NAME:COUNT,..., and not both; hap devices lists names")
+        raise ClusterError(
+            "expected --cluster FILE or --devices NAME:COUNT,..., with / between hosts, and not both; "
+            "hap devices lists names"
+        )
     if file is not None:
         if link is not None:
             raise ClusterError("--link goes with --devices: the cluster file has its links")
         return Cluster.load(file)
     assert devices is not None
-    return Cluster([name for entry in devices.split(",") for name in _counted(entry.strip())], link=link)
+    hosts = [_names(host, devices) for host in devices.split("/")]
+    return Cluster([Cluster(names) for names in hosts] if len(hosts) > 1 else hosts[0], link=link)
+
+
+def _names(host: str, devices: str) -> list[str]:
+    """The names of a host's devices; ``devices`` are those of all."""
+    entries = [entry.strip() for entry in host.split(",")]
+    if "" in entries:
+        place = "beside a comma" if len(entries) > 1 else "beside a /" if "/" in devices else "there"
+        raise ClusterError(
+            f'--devices: "{devices.strip()}": a name is missing {place}; expected NAME:COUNT,... and / between hosts, '
+            "such as V100:2,T4 / P100:4"
+        )
+    return [name for entry in entries for name in _counted(entry)]
 
 
 def _counted(entry: str) -> list[str]:
-    name, colon, count = entry.rpartition(":")
-    if not colon:
-        return [entry]
-    if not count.isdecimal() or int(count) == 0:
+    name, _, count = (part.strip() for part in (entry if ":" in entry else f"{entry}:1").rpartition(":"))
+    if not name or not count.isdecimal() or int(count) == 0:
         raise ClusterError(f'--devices: "{entry}": expected NAME or NAME:COUNT, such as V100:2')
     return [name] * int(count)
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from hap.cli import results
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import hap
     from hap.cluster import Cluster
 
@@ -82,15 +84,18 @@ def planned(plan: hap.Plan, output: str | None) -> results.Planned:
     )
 
 
-def simulated(step: hap.SimulatedStep, cluster: Cluster, trace: str | None) -> results.Simulated:
-    """What a simulated step says."""
+def simulated(
+    step: hap.SimulatedStep, cluster: Cluster, trace: Path | None, linear_program: Path | None
+) -> results.Simulated:
+    """What a simulated step says, with the files that were written."""
     return results.Simulated(
         seconds=step.seconds,
         compute=step.compute,
         communication=step.communication,
         memory=step.memory,
         usable_memory=tuple(device.usable_memory for device in cluster.devices),
-        trace=trace,
+        trace=None if trace is None else str(trace),
+        linear_program=None if linear_program is None else str(linear_program),
     )
 
 

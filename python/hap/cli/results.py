@@ -1,4 +1,4 @@
-"""What each command prints with ``--json``. ``hap schema COMMAND`` prints the JSON schema.
+"""What each command prints with ``--json``. ``hap schema NAME`` prints the JSON schema.
 
 Fields may be added to a format; where one goes, or means something else, the format gets a new number. Seconds, bytes
 and FLOP/s are plain numbers; lists by device are in rank order.
@@ -114,6 +114,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[float, ...]
     usable_memory: tuple[float, ...]
     trace: str | None
+    linear_program: str | None = None
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,18 +152,22 @@ RESULTS: dict[str, type[msgspec.Struct]] = {
 """By command; those of ``hap explain`` are in :mod:`hap.explain.data`."""
 
 
-def result_of(command: str) -> type[msgspec.Struct]:
-    """What a command prints; ``compare`` is ``hap explain`` of two plans."""
+def described(name: str) -> type[msgspec.Struct]:
+    """What a command prints, of which ``compare`` is ``hap explain`` of two plans; or what a ``cluster`` file holds."""
+    if name == "cluster":
+        from hap.cluster.schema import ClusterFile
+
+        return ClusterFile
     from hap.explain import Difference, Explanation
 
     explained: dict[str, type[msgspec.Struct]] = {"compare": Difference, "explain": Explanation}
-    return (RESULTS | explained)[command]
+    return (RESULTS | explained)[name]
 
 
-def schema(command: str) -> bytes:
-    """The JSON schema of what a command prints with ``--json``, indented."""
-    described = _dedented(msgspec.json.schema(result_of(command)))
-    return msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n"
+def schema(name: str) -> bytes:
+    """The JSON schema of what a command prints with ``--json``, or of cluster files, indented."""
+    found = _dedented(msgspec.json.schema(described(name)))
+    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
 
 
 def _dedented(part: Any) -> Any:

@@ -85,6 +85,8 @@ def simulated(console: Console, found: results.Simulated) -> None:
     table(console, ("device", "computes", "memory"), rows)
     if found.trace is not None:
         console.print(f"wrote {found.trace}: open it at https://ui.perfetto.dev")
+    if found.linear_program is not None:
+        console.print(f"wrote {found.linear_program}: comments at its head say what is what")
 
 
 def checked(console: Console, found: results.Checked) -> None:

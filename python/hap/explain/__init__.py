@@ -8,9 +8,10 @@
 
 from hap.explain.data import Alternative, AxisUse, DeviceUse, Difference, Explanation, OperatorUse, WhatIf
 from hap.explain.difference import compare
-from hap.explain.operator import alternatives, graph_of
+from hap.explain.operator import alternatives
 from hap.explain.use import explain
 from hap.explain.without import with_pins, without_axis, without_choice
+from hap.planning.made_for import graph_of
 
 __all__ = [
     "Alternative",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,27 +21,10 @@ from hap.planning.subsets import news
 from hap.program import Compute, Convert, InputInstruction, OutputInstruction
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from hap.cluster import Cluster
     from hap.planning.plan import Plan
     from hap.planning.problem import Problem
     from hap.rules import AxisGraph, Choice
-
-
-def graph_of(plan: Plan, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AxisGraph:
-    """The graph that a plan was made for, with axes, from its model and example inputs.
-
-    Raises:
-        PlanError: it was made for another model, or other inputs.
-        TraceError: the model cannot be traced.
-    """
-    from hap.rules import annotate
-    from hap.trace import trace
-
-    axes = annotate(trace(module, args, kwargs, sharded_outputs=plan.sharded_outputs))
-    plan.check_graph(axes.fingerprint)
-    return axes
 
 
 def alternatives(plan: Plan, axes: AxisGraph, operator: str) -> list[Alternative]:

@@ -14,6 +14,7 @@ from hap.balance import MemoryParts
 from hap.cluster import Cluster, Device
 from hap.errors import PlanError
 from hap.files import write_whole
+from hap.planning.made_for import cluster_of, graph_of
 from hap.planning.plan import NOTHING, Plan
 from hap.planning.subsets import news
 
@@ -113,19 +114,10 @@ def simulate(
         TraceError: the module or the inputs cannot be traced.
     """
     from hap import _core
-    from hap.rules import annotate, divided
-    from hap.trace import trace
+    from hap.rules import divided
 
-    if not isinstance(plan, Plan):
-        raise PlanError(f"simulate: plan: expected a hap.Plan, got {plan!r}; hap.Plan.load reads one from a file")
-    cluster = plan.cluster if devices is None else Cluster.of(devices)
-    if len(cluster.devices) != len(plan.cluster.devices):
-        raise PlanError(
-            f"simulate: devices: expected {len(plan.cluster.devices)}, as the plan has, got {len(cluster.devices)}"
-        )
-    axes = annotate(trace(module, example_inputs, example_kwargs, sharded_outputs=plan.sharded_outputs))
-    plan.check_graph(axes.fingerprint)
-    axes = divided(axes, plan.classes)
+    cluster = cluster_of(plan, devices, "simulate")
+    axes = divided(graph_of(plan, module, example_inputs, example_kwargs), plan.classes)
     try:
         reply = _core.Graph(axes.to_json()).simulate(
             cluster.without(plan.left_out).to_json(),
