@@ -86,10 +86,12 @@ def mismatches(devices: Sequence[Device], found: Sequence[Hardware | None]) -> l
         return [*problems, *wrong, f"devices are listed in rank order: devices=[{shown}] is what is there"]
     for rank, (device, real) in enumerate(zip(devices, found, strict=True)):
         if real is not None and real.free < device.usable_memory:
+            # The context is there already; what is left is for fragmentation.
+            reserve = min(device.reserve, 0.1 * real.free)
             problems.append(
                 f"rank {rank} runs on {real.name}, of which {bytes_text(real.free)} are free, and the plan may use "
                 f"{bytes_text(device.usable_memory)}: end what else runs there, or give "
-                f'Device("{device.name}", memory={_rounded_down(real.free)})'
+                f'Device("{device.name}", memory={_rounded_down(real.free)}, reserve={reserve:.3g})'
             )
     return problems
 
