@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from hap.balance import Machine
 from hap.planning.engine import CutShortError, Prices
-from hap.planning.prices import loads, saddle
+from hap.planning.prices import SADDLE_WORK, loads, saddle
 from hap.planning.problem import Candidate, Problem, balanced, candidate, first_prices, least_seconds
 from hap.planning.progress import Progress
 from hap.program import Splits
@@ -30,9 +30,7 @@ WORTH_A_ROUND = 1e-3
 PRICES = 2
 # Of weights, that tell them apart.
 DIGITS = 9
-# At a saddle point programs cost the same, and to tell which is cheapest takes long: the work of a synthesis, for each
-# byte of a program.
-SADDLE_WORK = 100
+# Syntheses at saddle points.
 SADDLES = 4
 # Bytes of a device whose memory does not count.
 ROOMY = 2.0**60

@@ -13,7 +13,7 @@ from hap.planning.baselines import Baseline, baselines
 from hap.planning.engine import MemoryPrices, NoProgramError
 from hap.planning.memory import ScarceMemoryError, fit, raise_bound, report_excess
 from hap.planning.pins import Pin, conflict
-from hap.planning.prices import loads, saddle
+from hap.planning.prices import SADDLE_WORK, loads, saddle
 from hap.planning.problem import TOLERANCE, Candidate, Problem, balanced, candidate, first_prices
 from hap.planning.progress import Progress
 from hap.planning.promising import promising
@@ -33,9 +33,6 @@ SURELY_SLOWER = 0.1
 BOUND_STEPS = 8
 # Fewer are done where no prices can raise it by more than this fraction.
 WORTH_A_STEP = 1e-4
-# At a saddle point programs cost the same, and to tell which is cheapest takes long: the work of a synthesis, for each
-# byte of a program; ten times what others take. Its bound holds as far as it comes.
-BOUND_WORK = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +266,7 @@ def _raise_bound(
     anchor, bound = prices, 0.0
     for _ in range(BOUND_STEPS):
         try:
-            synthesis = engine.synthesise(splits, prices, problem.constraints, BOUND_WORK * len(best.program))
+            synthesis = engine.synthesise(splits, prices, problem.constraints, SADDLE_WORK * len(best.program))
         except NoProgramError:
             break
         found = candidate(problem, synthesis, splits)

@@ -18,6 +18,10 @@ from hap.balance import Simulation
 from hap.balance.highs import INFINITY, LinearProgram, Solver
 from hap.planning.engine import Prices
 
+# At a saddle point programs cost the same, and to tell which is cheapest takes long: the work of a synthesis, for each
+# byte of a program; ten times what others take. Its bound holds as far as it comes.
+SADDLE_WORK = 100
+
 
 def loads(simulation: Simulation, hidden: float) -> list[float]:
     """Seconds that each device's computation stream is busy, and the communication stream as the last entry."""
