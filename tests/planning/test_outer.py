@@ -136,7 +136,8 @@ def test_equal_devices_get_equal_splits():
     for axis in {item.axis for item in plan.program.instructions if isinstance(item, Compute) and item.axis}:
         assert max(plan.splits[axis]) - min(plan.splits[axis]) <= 1
     even = plan_axes(axes_of("mlp", batch=8), cluster(1e9, 1e9, 1e9, 1e9))
-    assert even.splits["batch"] == [2, 2, 2, 2] or "batch" not in str(even.program)
+    # Two of them may be as fast as four.
+    assert set(even.splits["batch"]) == {8 // len(even.stage.devices)} or "batch" not in str(even.program)
 
 
 def test_a_device_fifty_times_slower_does_not_slow_the_others():
