@@ -1,6 +1,8 @@
 """What ranks do in the tests of profiles."""
 
+import logging
 import os
+from dataclasses import replace
 from unittest import mock
 
 import torch
@@ -10,6 +12,9 @@ from torch import nn
 import hap
 from hap.profiling import clock, collectives, interference, operators
 from hap.profiling import run as profiling
+from hap.profiling.fingerprint import fingerprint
+from hap.profiling.machine import machine
+from hap.runtime.agree import Control
 
 
 def hurry():
@@ -40,3 +45,29 @@ def parallelize_without_devices(rank, folder):
     equal = all(torch.allclose(model(x), expected(x)) for model in models)
     dist.barrier()
     return {"measured": spy.call_count, "equal": equal}
+
+
+def warnings_of_other_hardware(rank):
+    """What is logged, and whether ranks compare their hardware: on the same, on other and on unknown hardware."""
+    control = Control(dist.group.WORLD)
+    here = fingerprint(control.gather(machine(torch.device("cpu")), "the test"))
+    cluster = hap.Cluster(["V100"] * 2)
+    logged, compared = logging.Handler(), []
+    texts = []
+    logged.emit = lambda record: texts.append(record.getMessage())
+    gather = Control.gather
+
+    def counted(self, value, what):
+        compared.append(what)
+        return gather(self, value, what)
+
+    found = []
+    logging.getLogger("hap").addHandler(logged)
+    with mock.patch.object(Control, "gather", counted):
+        for mark in (here, "0" * 64, None):
+            texts.clear()
+            compared.clear()
+            hap.parallelize(nn.Linear(2, 2), devices=replace(cluster, fingerprint=mark))
+            found.append(([text for text in texts if "measured" in text], compared.count("comparing hardware")))
+    logging.getLogger("hap").removeHandler(logged)
+    return here, found

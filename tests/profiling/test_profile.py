@@ -12,6 +12,7 @@ import hap
 from hap.cluster import COLLECTIVES, CollectiveCost
 from hap.errors import ClusterError
 from hap.profiling import clock, collectives, interference, operators, run
+from hap.profiling.fingerprint import fingerprint
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
 from hap.profiling.run import Measured, alike, describe
@@ -155,6 +156,7 @@ def test_a_device_has_the_figures_of_its_largest_problems():
     assert first.measured == POINTS
     assert cluster.collectives == dict.fromkeys(COLLECTIVES, CollectiveCost(latency=1e-4, bandwidth=1e9, error=0.25))
     assert (cluster.link.bandwidth, cluster.link.latency) == (1e9, 1e-4)
+    assert cluster.fingerprint == fingerprint([measured().machine] * 2)
     assert hap.Cluster.from_json(cluster.to_json()) == cluster
 
 
@@ -292,7 +294,7 @@ def test_a_job_measures_itself_and_remembers(tmp_path):
         found = launcher.run(jobs.parallelize_without_devices, str(tmp_path), limit=60.0)
     assert found == [{"measured": 1, "equal": True}] * 2
     (kept,) = tmp_path.glob("hap/*.json")
-    assert hap.Cluster.load(kept)
+    assert hap.Cluster.load(kept).fingerprint == kept.stem == cluster.fingerprint
 
 
 def test_one_process_measures_no_collectives(tmp_path, monkeypatch):
@@ -301,6 +303,7 @@ def test_one_process_measures_no_collectives(tmp_path, monkeypatch):
     cluster = hap.profile(quick=True, device="cpu")
     assert len(cluster.devices) == 1
     assert cluster.collectives == {}
+    assert cluster.fingerprint == fingerprint([machine(CPU)])
 
 
 def test_a_kept_profile_that_cannot_be_read_is_measured_anew(tmp_path, monkeypatch, caplog):

@@ -10,7 +10,9 @@ import torch
 
 from hap.cluster import Cluster
 from hap.errors import ClusterError
-from hap.profiling.run import fingerprint, profile
+from hap.profiling.fingerprint import fingerprint
+from hap.profiling.machine import machine
+from hap.profiling.run import profile
 from hap.runtime.agree import Control
 
 _log = logging.getLogger("hap")
@@ -21,7 +23,8 @@ def profiled(control: Control, device: torch.device) -> Cluster:
 
     Rank 0 keeps the file, in ``$XDG_CACHE_HOME/hap`` or ``~/.cache/hap``. Delete it to measure anew.
     """
-    path = _folder() / f"{fingerprint(device, control)}.json"
+    machines = control.gather(machine(device), "comparing hardware")
+    path = _folder() / f"{fingerprint(machines)}.json"
     text = control.settle(lambda: _read(path), "looking for a profile")
     if text is not None:
         return Cluster.from_json(text, source=f"profile {path}")

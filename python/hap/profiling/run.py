@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import statistics
@@ -17,10 +16,11 @@ from rich.console import Console
 
 from hap.cluster import COLLECTIVES, Cluster, CollectiveCost, Device, Link
 from hap.cluster.accelerators import recognised_name
-from hap.cluster.device import FAMILIES, MEMORY, RESERVE, Points
+from hap.cluster.device import MEMORY, RESERVE, Points
 from hap.errors import HapError
 from hap.profiling import collectives, interference, operands, operators
 from hap.profiling.clock import quartile
+from hap.profiling.fingerprint import fingerprint
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
 from hap.runtime.agree import Control, process_group
@@ -34,8 +34,6 @@ OPERATORS, TRANSFERS = 35.0, 35.0
 QUICK_OPERATORS, QUICK_TRANSFERS = 2.0, 2.0
 # Of the seconds for collectives, those beside for computation that overlaps them.
 OVERLAPS = 0.2
-# Changes whenever the same machine would be measured otherwise: what was measured before is not used any more.
-METHOD = 4
 # Ranks on equal hardware whose times differ by less are equal.
 NOISE = 1.15
 # A process that has its processor for less of the time is kept from it on purpose: what takes longer in between is as
@@ -69,8 +67,8 @@ def profile(
 
     Returns:
         The cluster, the same on all ranks: devices with measured times and their free memory, measured collectives, the
-        link that these follow from, and how far communication and computation that overlap slow each other. Save it by
-        :meth:`hap.Cluster.save`.
+        link that these follow from, how far communication and computation that overlap slow each other, and the
+        fingerprint of the hardware. Save it by :meth:`hap.Cluster.save`.
 
     Raises:
         CommunicationError: another rank has stopped.
@@ -136,6 +134,7 @@ def describe(
     everybody: Sequence[Measured], lines: dict[str, Line], disturbed: tuple[float, float] = (0.0, 0.0)
 ) -> Cluster:
     """The cluster that these measurements, by rank, describe; ``disturbed`` are its interference and contention."""
+    mark = fingerprint([measured.machine for measured in everybody])
     everybody = alike(everybody)
     hosts = Counter(measured.machine.host for measured in everybody if measured.machine.threads)
     devices = [
@@ -144,7 +143,7 @@ def describe(
         for measured in everybody
     ]
     if not lines:
-        return Cluster(devices, link=Link(bandwidth=1e12, latency=0.0))
+        return Cluster(devices, link=Link(bandwidth=1e12, latency=0.0), fingerprint=mark)
     # What has no collective of its own is an exchange: each rank waits for all others.
     exchange = lines["all_to_all/exchange"]
     others = len(everybody) - 1
@@ -155,7 +154,15 @@ def describe(
     link = Link(bandwidth=exchange.rate, latency=exchange.latency / others)
     # Collectives of programs are waited for at the first use of their results.
     interfering, contending = disturbed
-    return Cluster(devices, link=link, overlap=1.0, interference=interfering, contention=contending, collectives=costs)
+    return Cluster(
+        devices,
+        link=link,
+        overlap=1.0,
+        interference=interfering,
+        contention=contending,
+        collectives=costs,
+        fingerprint=mark,
+    )
 
 
 def alike(everybody: Sequence[Measured]) -> list[Measured]:
@@ -224,10 +231,3 @@ def _device(measured: Measured, memory: float) -> Device:
         launch_overhead=points[MEMORY][0][1],
         measured=operands.told_apart(points),
     )
-
-
-def fingerprint(device: torch.device, control: Control) -> str:
-    """SHA-256 of the hardware of all ranks in order, of torch, and of what is measured how; the same on all ranks."""
-    mine = machine(device)
-    known = (METHOD, FAMILIES, mine.host, mine.name, mine.memory, mine.threads, mine.torch)
-    return hashlib.sha256(repr(control.gather(known, "comparing hardware")).encode()).hexdigest()
