@@ -32,6 +32,14 @@ def test_devices_that_are_taken_away_leave_the_others_as_they_were():
         cluster.without(range(4))
 
 
+def test_other_devices_take_the_places_of_those_that_are_there():
+    tree = hap.Cluster(["V100", hap.Cluster(["T4", "A10"], link="NVLink 3")], link=LINK, overlap=0.5)
+    others = hap.Cluster(["A10", hap.Cluster(["P100", "V100"], link="NVLink 3")], link=LINK, overlap=0.5)
+    assert tree.with_devices(others.devices) == others
+    with pytest.raises(ClusterError, match="expected 3 devices, got 2"):
+        tree.with_devices(others.devices[1:])
+
+
 def test_a_fingerprint_is_that_of_all_devices():
     cluster = hap.Cluster(["V100", "T4"], link=LINK, fingerprint="0" * 64)
     assert cluster.without([]) == cluster

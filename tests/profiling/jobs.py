@@ -7,14 +7,18 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace as replace_struct
 from torch import nn
 
 import hap
 from hap.profiling import clock, collectives, interference, operators
 from hap.profiling import run as profiling
+from hap.profiling.cache import profiled
 from hap.profiling.fingerprint import fingerprint
-from hap.profiling.machine import machine
+from hap.profiling.machine import Machine, machine
 from hap.runtime.agree import Control
+
+BOARD = Machine(host="a", name="card", memory=10**10, free=8 * 10**9, threads=1, torch="2")
 
 
 def hurry():
@@ -45,6 +49,14 @@ def parallelize_without_devices(rank, folder):
     equal = all(torch.allclose(model(x), expected(x)) for model in models)
     dist.barrier()
     return {"measured": spy.call_count, "equal": equal}
+
+
+def start_with_free_memory(rank, folder, free):
+    """The cluster of a job that was measured before, where the rank has so many bytes free now; by rank in ``free``."""
+    os.environ["XDG_CACHE_HOME"] = folder
+    pretended = replace_struct(BOARD, free=free[rank])
+    with mock.patch("hap.profiling.cache.machine", return_value=pretended):
+        return profiled(Control(dist.group.WORLD), torch.device("cpu")).to_json()
 
 
 def warnings_of_other_hardware(rank):

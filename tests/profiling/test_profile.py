@@ -12,10 +12,10 @@ import hap
 from hap.cluster import COLLECTIVES, CollectiveCost
 from hap.errors import ClusterError
 from hap.profiling import clock, collectives, interference, operators, run
+from hap.profiling.describe import Measured, alike, describe
 from hap.profiling.fingerprint import fingerprint
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
-from hap.profiling.run import Measured, alike, describe
 from hap.rules import costs
 from tests.profiling import jobs
 from tests.runtime.launch import Launcher
@@ -311,7 +311,10 @@ def test_a_kept_profile_that_cannot_be_read_is_measured_anew(tmp_path, monkeypat
 
     path = tmp_path / "broken.json"
     path.write_text("{")
-    assert cache._read(path) is None
+    assert cache._remembered(path, [measured().machine]) is None
     assert "cannot be used, measuring anew: cluster: not valid JSON" in caplog.text
+    (tmp_path / "one.json").write_text(describe([measured()], {}).to_json())
+    assert cache._remembered(tmp_path / "one.json", [measured().machine] * 2) is None
+    assert "cannot be used, measuring anew: expected 2 devices, got 1" in caplog.text
     with pytest.raises(ClusterError):
         hap.Cluster.load(path)

@@ -145,6 +145,23 @@ class Cluster:
                 members.append(member.without(inside) if isinstance(member, Cluster) else member)
         return replace(self, members=tuple(members), fingerprint=None if removed else self.fingerprint)
 
+    def with_devices(self, devices: Iterable[Device]) -> Cluster:
+        """The cluster with other devices, in rank order, in place of its own; all else stays.
+
+        Raises:
+            ClusterError: they are not as many.
+        """
+        given = tuple(devices)
+        if len(given) != len(self.devices):
+            raise ClusterError(f"Cluster.with_devices: expected {len(self.devices)} devices, got {len(given)}")
+        others = iter(given)
+
+        def changed(cluster: Cluster) -> Cluster:
+            members = (changed(each) if isinstance(each, Cluster) else next(others) for each in cluster.members)
+            return replace(cluster, members=tuple(members))
+
+        return changed(self)
+
     def to_json(self) -> str:
         """The cluster in the format ``hap-cluster-1``; equal clusters give equal text."""
         from hap.cluster import file

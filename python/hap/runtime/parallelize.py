@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("hap")
 
+MEASURED_MEMORY = (
+    "Without devices=, the memory of each device is what hap.parallelize found free of it. Where other processes hold "
+    "some, end them first, or say how much the job may use by devices=."
+)
+"""Added to errors of plans that do not fit such devices."""
+
 
 def parallelize(
     module: nn.Module,
@@ -205,24 +211,30 @@ def parallelize(
 
     def make_plan(axes: AxisGraph, placements: dict[str, Placements], fixed: Splits) -> str:
         from hap.planning import plan_axes
+        from hap.planning.memory import ScarceMemoryError
         from hap.planning.text import left_out_text
 
         if plan is not None and session.latest is None:
             _check_plan(plan, axes, cluster)
             return plan.to_json()
-        made = plan_axes(
-            axes,
-            cluster,
-            forbidden_axes=forbidden_axes,
-            required_axis=required_axis,
-            pin=pin,
-            forbid=forbid,
-            strict=session.latest is None,
-            optimiser=kept,
-            placements=placements,
-            splits=fixed,
-            active=session.active.devices if session.placed else active,
-        )
+        try:
+            made = plan_axes(
+                axes,
+                cluster,
+                forbidden_axes=forbidden_axes,
+                required_axis=required_axis,
+                pin=pin,
+                forbid=forbid,
+                strict=session.latest is None,
+                optimiser=kept,
+                placements=placements,
+                splits=fixed,
+                active=session.active.devices if session.placed else active,
+            )
+        except ScarceMemoryError as error:
+            if known is not None:
+                raise
+            raise ScarceMemoryError(f"{error}\n{MEASURED_MEMORY}") from error
         if made.left_out and made.active is None:
             _log.warning(
                 "a step takes %s without %s: these ranks stay idle; active= says which have to work",
