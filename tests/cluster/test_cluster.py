@@ -57,6 +57,25 @@ def test_the_core_reads_a_fingerprint():
         core.simulate(text.replace(mark, "no"), '{"instructions": []}', "{}", "{}")
 
 
+def test_collectives_are_those_of_the_outermost_link():
+    costs = {"all_reduce/builtin": COST}
+    inner = hap.Cluster(["T4", "A10", "T4"], link="NVLink 3")
+    cluster = hap.Cluster([inner, "V100", inner], link=LINK, overlap=0.5, interference=0.5, collectives=costs)
+    for removed in ([0], [3], [0, 1, 2], [0, 1, 2, 4, 5], [3, 4, 5, 6][:3]):
+        assert cluster.without(removed).collectives == costs
+    # One of the clusters that it joins, or a part of one.
+    for removed in (range(3, 7), range(4), range(5)):
+        left = cluster.without(removed)
+        assert left.links == (hap.Link("NVLink 3"),)
+        assert (left.collectives, left.overlap, left.interference) == ({}, 0.5, 0.5)
+    # They were measured inside of what the root alone has.
+    wrapped = hap.Cluster([inner], link=LINK, collectives=costs)
+    assert wrapped.without([0]).collectives == costs
+    nested = hap.Cluster([hap.Cluster([inner, "V100"], link=LINK)], link=LINK, collectives=costs)
+    assert nested.without([0]).collectives == costs
+    assert nested.without([3]).collectives == {}
+
+
 def test_of_normalises_what_users_write():
     cluster = hap.Cluster(["V100", "T4"])
     assert hap.Cluster.of(cluster) is cluster

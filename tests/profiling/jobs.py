@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from dataclasses import replace
 from unittest import mock
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace as replace_struct
 from torch import nn
 
 import hap
-from hap.profiling import clock, collectives, interference, operators
+from hap.profiling import clock, collectives, hosts, interference, operators
 from hap.profiling import run as profiling
 from hap.profiling.cache import profiled
 from hap.profiling.fingerprint import fingerprint
@@ -23,7 +24,7 @@ BOARD = Machine(host="a", name="card", memory=10**10, free=8 * 10**9, threads=1,
 
 def hurry():
     """Measures for a moment only."""
-    profiling.QUICK_OPERATORS = profiling.QUICK_TRANSFERS = 0.0
+    profiling.QUICK_OPERATORS = profiling.QUICK_TRANSFERS = profiling.QUICK_INSIDE = 0.0
     clock.LEAST = operators.SIZES = collectives.LEAST = 2
     interference.SIZES = interference.SIZES[:1]
 
@@ -31,6 +32,29 @@ def hurry():
 def measure(rank):
     hurry()
     return hap.profile(quick=True, device="cpu").to_json()
+
+
+def measure_on_hosts(rank, names):
+    """The cluster of ranks that pretend to be on these hosts, how many groups stay, and the seconds for the hosts."""
+    hurry()
+    real, timed = profiling.machine, hosts.measure
+    seconds = []
+
+    def pretended(device):
+        return replace_struct(real(device), host=names[rank])
+
+    def measured(*args, **kwargs):
+        began = time.perf_counter()
+        line = timed(*args, **kwargs)
+        seconds.append(time.perf_counter() - began)
+        return line
+
+    groups = len(dist.distributed_c10d._world.pg_map)
+    with mock.patch.object(profiling, "machine", pretended), mock.patch.object(hosts, "measure", measured):
+        # As long as users wait for it.
+        profiling.QUICK_INSIDE = 0.5
+        text = hap.profile(quick=True, device="cpu").to_json()
+    return text, len(dist.distributed_c10d._world.pg_map) - groups, seconds
 
 
 def parallelize_without_devices(rank, folder):

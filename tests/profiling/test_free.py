@@ -13,11 +13,12 @@ from hap.profiling.describe import Measured, describe
 from hap.profiling.fingerprint import fingerprint
 from hap.profiling.fit import Line
 from hap.profiling.free import as_free_now, free_memory
+from hap.profiling.hosts import EXCHANGE
 from tests.profiling import jobs
 from tests.profiling.jobs import BOARD
 from tests.runtime.launch import Launcher
 
-LINES = {"all_to_all/exchange": Line(1e-4, 1e9, 0.25)}
+LINES = {EXCHANGE: Line(1e-4, 1e9, 0.25)}
 FAST = {"memory": ((1e3, 1e-5), (1e6, 1e-3)), "matmul/float32": ((1e6, 1e-4), (1e9, 1e-2))}
 SLOW = {name: tuple((amount, 3.0 * seconds) for amount, seconds in points) for name, points in FAST.items()}
 
@@ -28,7 +29,8 @@ def board(free, **changes):
 
 def described(machines, points):
     pairs = zip(machines, points, strict=True)
-    return describe([Measured(hardware, times) for hardware, times in pairs], LINES if len(machines) > 1 else {})
+    lines = LINES if len(machines) > 1 else {}
+    return describe([Measured(hardware, times, LINES[EXCHANGE]) for hardware, times in pairs], lines)
 
 
 def memory(cluster):

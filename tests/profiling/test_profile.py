@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from unittest import mock
 
+import msgspec
 import pytest
 import torch
 
@@ -166,7 +167,8 @@ def test_a_known_accelerator_has_its_usual_name():
 
 
 def test_processes_on_cpus_share_the_memory_of_their_host():
-    cluster = describe([measured(threads=1), measured(threads=1), measured(threads=1, host="b")], LINES)
+    pair = msgspec.structs.replace(measured(threads=1), inside=Line(1e-4, 1e9, 0.0))
+    cluster = describe([pair, pair, measured(threads=1, host="b")], LINES)
     assert [device.memory for device in cluster.devices] == [4.5e9, 4.5e9, 9e9]
 
 

@@ -126,7 +126,9 @@ class Cluster:
         """The cluster without some of its devices; those that stay keep their order. Fewer have no fingerprint.
 
         Measured costs of collectives stay. They count the bytes that the slowest rank moves, which are fewer then, with
-        the latency and the bandwidth that all had together: fewer devices are no slower, and may be faster.
+        the latency and the bandwidth that all had together: fewer devices are no slower, and may be faster. But where
+        only one of the clusters stays that the outermost link has joined, that link's collectives say nothing of those
+        inside, whose costs follow from its own link then.
 
         Raises:
             ClusterError: a rank is not that of a device, or no device stays.
@@ -143,7 +145,14 @@ class Cluster:
             first += count
             if len(inside) < count:
                 members.append(member.without(inside) if isinstance(member, Cluster) else member)
-        return replace(self, members=tuple(members), fingerprint=None if removed else self.fingerprint)
+        left = replace(self, members=tuple(members), fingerprint=None if removed else self.fingerprint)
+        return left if left._depth == self._depth else replace(left, collectives={})
+
+    @property
+    def _depth(self) -> int:
+        """How many clusters of one member there are around the outermost link that joins several."""
+        (first, *others) = self.members
+        return 1 + first._depth if isinstance(first, Cluster) and not others else 0
 
     def with_devices(self, devices: Iterable[Device]) -> Cluster:
         """The cluster with other devices, in rank order, in place of its own; all else stays.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 from collections.abc import Sequence
@@ -15,41 +16,58 @@ from hap.profiling import operands
 from hap.profiling.fingerprint import fingerprint
 from hap.profiling.fit import Line
 from hap.profiling.free import free_memory, reserve
+from hap.profiling.hosts import EXCHANGE, hosts_of
 from hap.profiling.machine import Machine
+
+_log = logging.getLogger("hap")
 
 # Ranks on equal hardware whose times differ by less are equal.
 NOISE = 1.15
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What one rank has measured: its hardware, and the times of its operators by name."""
+    """What one rank has measured.
+
+    Attributes:
+        machine: its hardware.
+        points: the times of its operators by name.
+        inside: the exchange among the ranks of its host, where the job has several hosts and this one several ranks.
+    """
 
     machine: Machine
     points: dict[str, Points]
+    inside: Line | None = None
 
 
 def describe(
     everybody: Sequence[Measured], lines: dict[str, Line], disturbed: tuple[float, float] = (0.0, 0.0)
 ) -> Cluster:
-    """The cluster that these measurements, by rank, describe; ``disturbed`` are its interference and contention."""
+    """The cluster that these measurements describe: a tree of hosts where there are several, in the order of ranks.
+
+    Args:
+        everybody: what each rank has measured, by rank.
+        lines: the collectives of all ranks together, by name; none of a single rank.
+        disturbed: interference and contention.
+    """
     mark = fingerprint([measured.machine for measured in everybody])
     everybody = alike(everybody)
     free = free_memory([each.machine for each in everybody], [each.points for each in everybody])
     devices = [_device(measured, memory) for measured, memory in zip(everybody, free, strict=True)]
     if not lines:
         return Cluster(devices, link=Link(bandwidth=1e12, latency=0.0), fingerprint=mark)
-    # What has no collective of its own is an exchange: each rank waits for all others.
-    exchange = lines["all_to_all/exchange"]
-    others = len(everybody) - 1
     costs = {
         name: CollectiveCost(latency=line.latency, bandwidth=line.rate, error=line.error)
         for name, line in lines.items()
     }
-    link = Link(bandwidth=exchange.rate, latency=exchange.latency / others)
+    members, behind = _members(everybody, devices)
+    ranks, exchange = len(everybody), lines[EXCHANGE]
+    # The ranks of a host share its link for all that they exchange with others.
+    sharing = max(count * (ranks - count) for count in behind) / (ranks - 1)
+    link = Link(bandwidth=exchange.rate * sharing, latency=exchange.latency / (ranks - 1))
     # Collectives of programs are waited for at the first use of their results.
     interfering, contending = disturbed
     return Cluster(
-        devices,
+        members,
         link=link,
         overlap=1.0,
         interference=interfering,
@@ -57,6 +75,25 @@ def describe(
         collectives=costs,
         fingerprint=mark,
     )
+
+
+def _members(everybody: Sequence[Measured], devices: Sequence[Device]) -> tuple[list[Device | Cluster], list[int]]:
+    """What the outermost link joins, hosts of several ranks as clusters, and how many ranks each is."""
+    names = [measured.machine.host for measured in everybody]
+    hosts = hosts_of(names)
+    if not hosts and len({*names}) > 1:
+        _log.info("the ranks of some hosts are among those of others: a flat list of devices is made of all hosts")
+    members = list[Device | Cluster]()
+    for ranks in hosts or [(rank,) for rank in range(len(devices))]:
+        first, *others = ranks
+        if not others:
+            members.append(devices[first])
+            continue
+        exchange = everybody[first].inside
+        assert exchange is not None, "the ranks of a host measure their exchange"
+        link = Link(bandwidth=exchange.rate, latency=exchange.latency / len(others))
+        members.append(Cluster([devices[rank] for rank in ranks], link=link))
+    return members, [len(ranks) for ranks in hosts] or [1]
 
 
 def alike(everybody: Sequence[Measured]) -> list[Measured]:
@@ -81,7 +118,7 @@ def alike(everybody: Sequence[Measured]) -> list[Measured]:
         for members in classes:
             points = _means([everybody[rank].points for rank in members])
             for rank in members:
-                found[rank] = Measured(everybody[rank].machine, points)
+                found[rank] = msgspec.structs.replace(everybody[rank], points=points)
     return found
 
 

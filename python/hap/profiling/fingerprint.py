@@ -17,6 +17,8 @@ _log = logging.getLogger("hap")
 
 # Changes whenever the same machine would be measured otherwise: what was measured before is not used any more.
 METHOD = 4
+# Likewise, of jobs on several hosts only.
+METHOD_OF_HOSTS = 1
 
 
 def fingerprint(machines: Sequence[Machine]) -> str:
@@ -25,7 +27,9 @@ def fingerprint(machines: Sequence[Machine]) -> str:
     What of the memory is free does not count.
     """
     known = [(METHOD, FAMILIES, each.host, each.name, each.memory, each.threads, each.torch) for each in machines]
-    return hashlib.sha256(repr(known).encode()).hexdigest()
+    several = len({each.host for each in machines}) > 1
+    text = repr((METHOD_OF_HOSTS, known)) if several else repr(known)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def warn_of_other_hardware(control: Control, cluster: Cluster, device: torch.device) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from hap.cluster import COLLECTIVES, Cluster
 from hap.cluster.device import Points
 from hap.errors import HapError
-from hap.profiling import collectives, interference, operators
+from hap.profiling import collectives, hosts, interference, operators
 from hap.profiling.clock import quartile
 from hap.profiling.describe import Measured, describe
 from hap.profiling.machine import machine
@@ -28,6 +28,8 @@ _log = logging.getLogger("hap")
 # Seconds for all operators, and for all collectives.
 OPERATORS, TRANSFERS = 35.0, 35.0
 QUICK_OPERATORS, QUICK_TRANSFERS = 2.0, 2.0
+# Seconds for the exchanges within hosts, where there are several.
+INSIDE, QUICK_INSIDE = 3.0, 0.5
 # Of the seconds for collectives, those beside for computation that overlaps them.
 OVERLAPS = 0.2
 # A process that has its processor for less of the time is kept from it on purpose: what takes longer in between is as
@@ -55,7 +57,8 @@ def profile(
     Returns:
         The cluster, the same on all ranks: devices with measured times and their free memory, measured collectives, the
         link that these follow from, how far communication and computation that overlap slow each other, and the
-        fingerprint of the hardware. Save it by :meth:`hap.Cluster.save`.
+        fingerprint of the hardware. On several hosts it is a tree of them, each with its own link, unless the ranks of
+        some are among those of others. Save it by :meth:`hap.Cluster.save`.
 
     Raises:
         CommunicationError: another rank has stopped.
@@ -103,7 +106,13 @@ def profile(
         disturbed = (0.0, 0.0)
         if names:
             disturbed = interference.measure(group, control, where, seconds=OVERLAPS * transfer_seconds, busy=busy)
-    everybody = control.gather(Measured(machine(where), slowed(points, share)), "exchanging measurements")
+        bar.update(task, description="hosts")
+        found, inside = hosts.hosts_of(control.gather(machine(where).host, "comparing hosts")), None
+        if found:
+            seconds = QUICK_INSIDE if quick else INSIDE
+            inside = hosts.measure(found, group, control, where, seconds=seconds, busy=busy, estimate=estimate)
+    mine = Measured(machine(where), slowed(points, share), inside)
+    everybody = control.gather(mine, "exchanging measurements")
     for name, line in lines.items():
         level = logging.WARNING if line.error > POOR_FIT and control.rank == 0 else logging.DEBUG
         _log.log(level, "profile: the times of %s are off their line by %.0f%%", name, 100.0 * line.error)
