@@ -50,6 +50,7 @@ fn cluster(speeds: &[u64]) -> Cluster {
         overlap: 0.0,
         interference: 0.0,
         contention: 0.0,
+        fingerprint: None,
     }
 }
 

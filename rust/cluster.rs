@@ -102,6 +102,9 @@ pub struct Cluster {
     /// Seconds by which a collective takes longer where computation goes on meanwhile, as measured.
     #[serde(default)]
     pub contention: f64,
+    /// Of the hardware that it was measured on: SHA-256, in hexadecimal digits. Nothing here depends on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 /// What is wrong with a cluster, with the place of the figure in the tree.
@@ -172,6 +175,13 @@ impl Cluster {
             }
         }
         not_negative(self.contention, "contention")?;
+        if let Some(fingerprint) = &self.fingerprint {
+            let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+            if fingerprint.len() != 64 || !fingerprint.bytes().all(digit) {
+                let message = format!("fingerprint is \"{fingerprint}\", expected 64 hexadecimal digits");
+                return Err(ClusterError(message));
+            }
+        }
         for (name, cost) in &self.collectives {
             if !collective_names().contains(name) {
                 let known = collective_names().join(", ");
@@ -352,6 +362,11 @@ mod tests {
             ("\"overlap\": 0.5", "\"interference\": -1", "interference is -1"),
             ("\"overlap\": 0.5", "\"contention\": -1", "contention is -1"),
             ("\"overlap\": 0.5", "\"overlap\": NaN", "cannot be read"),
+            (
+                "\"overlap\": 0.5",
+                "\"fingerprint\": \"12\"",
+                "fingerprint is \"12\", expected 64",
+            ),
             (
                 "all_gather/padded",
                 "all_gather/builtin",

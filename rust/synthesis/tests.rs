@@ -121,6 +121,7 @@ fn cluster(speeds: &[f64]) -> Cluster {
         overlap: 0.5,
         interference: 0.5,
         contention: 0.0,
+        fingerprint: None,
     }
 }
 

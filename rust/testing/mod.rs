@@ -282,6 +282,7 @@ pub fn cluster(flops: &[f64], bandwidth: f64, latency: f64) -> Cluster {
         overlap: 0.0,
         interference: 0.0,
         contention: 0.0,
+        fingerprint: None,
     };
     cluster.validate().expect("a valid cluster");
     cluster

@@ -216,8 +216,10 @@ def test_measured_collectives_are_shown_with_the_error_of_their_line(tmp_path):
         "all_gather/padded": CollectiveCost(latency=2e-5, bandwidth=3e9, error=0.125),
         "all_reduce/builtin": CollectiveCost(latency=1e-5, bandwidth=2e9),
     }
-    hap.Cluster(["V100", "V100"], link="10GbE", collectives=costs).save(path)
+    mark = "0123456789abcdef" * 4
+    hap.Cluster(["V100", "V100"], link="10GbE", collectives=costs, fingerprint=mark).save(path)
     found = run_json("devices", "--cluster", path)
+    assert found["fingerprint"] == mark
     assert found["collectives"][0] == {"name": "all_gather/padded", "latency": 2e-5, "bandwidth": 3e9, "error": 0.125}
     assert found["collectives"][1]["error"] is None
     lines = run("devices", "--cluster", path)[0].splitlines()
@@ -225,6 +227,7 @@ def test_measured_collectives_are_shown_with_the_error_of_their_line(tmp_path):
         ["all_gather/padded", "20", "us", "3", "12%"],
         ["all_reduce/builtin", "10", "us", "2"],
     ]
+    assert lines[-1] == f"measured on hardware with the fingerprint {mark}"
 
 
 def test_profile_measures_this_device(tmp_path, monkeypatch):
@@ -232,8 +235,10 @@ def test_profile_measures_this_device(tmp_path, monkeypatch):
     found = run_json("profile", tmp_path / "cluster.json", "--quick", "--device", "cpu")
     written = json.loads((tmp_path / "cluster.json").read_text())
     jsonschema.validate(written, json.loads((SCHEMAS / "cluster.json").read_text()))
-    (device,) = hap.Cluster.load(found["output"]).devices
+    cluster = hap.Cluster.load(found["output"])
+    (device,) = cluster.devices
     assert device.measured
+    assert found["fingerprint"] == cluster.fingerprint is not None
     assert found["cluster"][0]["measured"]
 
 

@@ -1,9 +1,11 @@
+import json
 import logging
 import pickle
 
 import pytest
 
 import hap
+from hap import _core
 from hap.cluster import CollectiveCost
 from hap.errors import ClusterError
 
@@ -28,6 +30,50 @@ def test_devices_that_are_taken_away_leave_the_others_as_they_were():
         cluster.without([0, 4])
     with pytest.raises(ClusterError, match="at least one device to stay"):
         cluster.without(range(4))
+
+
+def test_other_devices_take_the_places_of_those_that_are_there():
+    tree = hap.Cluster(["V100", hap.Cluster(["T4", "A10"], link="NVLink 3")], link=LINK, overlap=0.5)
+    others = hap.Cluster(["A10", hap.Cluster(["P100", "V100"], link="NVLink 3")], link=LINK, overlap=0.5)
+    assert tree.with_devices(others.devices) == others
+    with pytest.raises(ClusterError, match="expected 3 devices, got 2"):
+        tree.with_devices(others.devices[1:])
+
+
+def test_a_fingerprint_is_that_of_all_devices():
+    cluster = hap.Cluster(["V100", "T4"], link=LINK, fingerprint="0" * 64)
+    assert cluster.without([]) == cluster
+    assert cluster.without([1]).fingerprint is None
+    assert hap.Cluster([cluster, "T4"], link=LINK).members[0] == hap.Cluster(["V100", "T4"], link=LINK)
+
+
+def test_the_core_reads_a_fingerprint():
+    mark = "0123456789abcdef" * 4
+    text = hap.Cluster(["V100"], fingerprint=mark).to_json()
+    graph = {"format": "hap-graph-1", "axes": [], "tensors": [], "inputs": [], "operators": [], "outputs": []}
+    core = _core.Graph(json.dumps(graph).encode())
+    assert json.loads(core.simulate(text, '{"instructions": []}', "{}", "{}"))["seconds"] == 0.0
+    with pytest.raises(ValueError, match='fingerprint is "no", expected 64 hexadecimal digits'):
+        core.simulate(text.replace(mark, "no"), '{"instructions": []}', "{}", "{}")
+
+
+def test_collectives_are_those_of_the_outermost_link():
+    costs = {"all_reduce/builtin": COST}
+    inner = hap.Cluster(["T4", "A10", "T4"], link="NVLink 3")
+    cluster = hap.Cluster([inner, "V100", inner], link=LINK, overlap=0.5, interference=0.5, collectives=costs)
+    for removed in ([0], [3], [0, 1, 2], [0, 1, 2, 4, 5], [3, 4, 5, 6][:3]):
+        assert cluster.without(removed).collectives == costs
+    # One of the clusters that it joins, or a part of one.
+    for removed in (range(3, 7), range(4), range(5)):
+        left = cluster.without(removed)
+        assert left.links == (hap.Link("NVLink 3"),)
+        assert (left.collectives, left.overlap, left.interference) == ({}, 0.5, 0.5)
+    # They were measured inside of what the root alone has.
+    wrapped = hap.Cluster([inner], link=LINK, collectives=costs)
+    assert wrapped.without([0]).collectives == costs
+    nested = hap.Cluster([hap.Cluster([inner, "V100"], link=LINK)], link=LINK, collectives=costs)
+    assert nested.without([0]).collectives == costs
+    assert nested.without([3]).collectives == {}
 
 
 def test_of_normalises_what_users_write():
@@ -120,6 +166,7 @@ def test_repr_builds_an_equal_cluster():
         (lambda: hap.Cluster(["V1000"]), '"V1000" is not a known accelerator: did you mean V100'),
         (lambda: hap.Cluster(["V100"], link=1e9), r"link: expected a hap\.Link"),
         (lambda: hap.Cluster(["V100"], link=LINK, overlap=1.5), "overlap: expected a number from 0 to 1"),
+        (lambda: hap.Cluster(["V100"], fingerprint=5), "Cluster: fingerprint: expected a SHA-256 as 64 hex"),
         (lambda: hap.Cluster(["V100"], link=LINK, interference=2), "interference: expected a number from 0 to 1"),
         (lambda: hap.Cluster(["V100"], link=LINK, collectives={"all_gather": COST}), 'unknown "all_gather"; expected'),
         (lambda: hap.Cluster(["V100"], link=LINK, collectives={"all_reduce/builtin": 1e9}), "CollectiveCost"),

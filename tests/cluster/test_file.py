@@ -40,6 +40,7 @@ clusters = st.builds(
         st.sampled_from(COLLECTIVES),
         st.builds(CollectiveCost, latency=not_negative, bandwidth=positive, error=st.none() | not_negative),
     ),
+    fingerprint=st.none() | st.text("0123456789abcdef", min_size=64, max_size=64),
 )
 
 
@@ -50,11 +51,13 @@ def test_json_keeps_everything(cluster):
     assert hap.Cluster.from_json(text).to_json() == text
 
 
+FINGERPRINT = "0123456789abcdef" * 4
 CLUSTER = hap.Cluster(
     ["V100", hap.Cluster([hap.Device("board", flops=3e12, memory_bandwidth=2e11, memory=8e9)])],
     # The inner link is assumed.
     link=hap.Link(bandwidth=1.25e9, latency=5e-5),
     collectives={"all_reduce/builtin": CollectiveCost(latency=1e-4, bandwidth=1e9, error=0.05)},
+    fingerprint=FINGERPRINT,
 )
 
 
@@ -69,6 +72,7 @@ def test_file_has_the_format_of_the_core():
         "root": {"link": {"bandwidth": 1.25e9, "latency": 5e-5}, "members": [{"device": v100}, {"group": inner}]},
         "collectives": {"all_reduce/builtin": {"latency": 1e-4, "bandwidth": 1e9, "error": 0.05}},
         "overlap": 0.0,
+        "fingerprint": FINGERPRINT,
     }
 
 
@@ -79,9 +83,9 @@ def test_save_and_load(tmp_path):
     assert (tmp_path / "cluster.json").read_text().startswith('{\n  "format": "hap-cluster-1",\n')
 
 
-def test_collectives_and_overlap_may_be_left_out():
+def test_what_is_measured_of_the_whole_may_be_left_out():
     content = json.loads(CLUSTER.to_json())
-    del content["collectives"], content["overlap"]
+    del content["collectives"], content["overlap"], content["fingerprint"]
     assert hap.Cluster.from_json(json.dumps(content)) == hap.Cluster(CLUSTER.members, link=CLUSTER.link)
 
 
@@ -90,6 +94,7 @@ OPTIONAL = {
     "collectives",
     "collectives.all_reduce/builtin",
     "collectives.all_reduce/builtin.error",
+    "fingerprint",
     "overlap",
     "root.members[0].device.reserve",
     "root.members[1].group.link.name",
@@ -187,6 +192,8 @@ def test_each_wrong_type_is_named(path, value):
         (b"\xff\xfe{}", "cluster: not valid JSON"),
         ("[]", r"cluster: top level: expected an object, got \[\]"),
         ("{}", "cluster: format: missing"),
+        (CLUSTER.to_json().replace(FINGERPRINT, FINGERPRINT.upper()), "cluster: fingerprint: expected a SHA-256 as 64"),
+        (CLUSTER.to_json().replace(FINGERPRINT, FINGERPRINT[1:]), "cluster: fingerprint: expected a SHA-256 as 64"),
         ('{"format": "hap-cluster-2", "new": 1}', "cluster: format: expected \"hap-cluster-1\", got 'hap-cluster-2'"),
     ],
 )

@@ -34,6 +34,7 @@ CLUSTER = hap.Cluster(
         "all_reduce/builtin": CollectiveCost(latency=1e-4, bandwidth=1e9, error=0.05),
         "all_gather/padded": CollectiveCost(latency=1e-4, bandwidth=1e9),
     },
+    fingerprint="0123456789abcdef" * 4,
 )
 CONTENT = json.loads(CLUSTER.to_json())
 PATHS = list(fields(CONTENT))

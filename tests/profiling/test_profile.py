@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from unittest import mock
 
+import msgspec
 import pytest
 import torch
 
@@ -12,9 +13,10 @@ import hap
 from hap.cluster import COLLECTIVES, CollectiveCost
 from hap.errors import ClusterError
 from hap.profiling import clock, collectives, interference, operators, run
+from hap.profiling.describe import Measured, alike, describe
+from hap.profiling.fingerprint import fingerprint
 from hap.profiling.fit import Line
 from hap.profiling.machine import Machine, machine
-from hap.profiling.run import Measured, alike, describe
 from hap.rules import costs
 from tests.profiling import jobs
 from tests.runtime.launch import Launcher
@@ -155,6 +157,7 @@ def test_a_device_has_the_figures_of_its_largest_problems():
     assert first.measured == POINTS
     assert cluster.collectives == dict.fromkeys(COLLECTIVES, CollectiveCost(latency=1e-4, bandwidth=1e9, error=0.25))
     assert (cluster.link.bandwidth, cluster.link.latency) == (1e9, 1e-4)
+    assert cluster.fingerprint == fingerprint([measured().machine] * 2)
     assert hap.Cluster.from_json(cluster.to_json()) == cluster
 
 
@@ -164,7 +167,8 @@ def test_a_known_accelerator_has_its_usual_name():
 
 
 def test_processes_on_cpus_share_the_memory_of_their_host():
-    cluster = describe([measured(threads=1), measured(threads=1), measured(threads=1, host="b")], LINES)
+    pair = msgspec.structs.replace(measured(threads=1), inside=Line(1e-4, 1e9, 0.0))
+    cluster = describe([pair, pair, measured(threads=1, host="b")], LINES)
     assert [device.memory for device in cluster.devices] == [4.5e9, 4.5e9, 9e9]
 
 
@@ -292,7 +296,7 @@ def test_a_job_measures_itself_and_remembers(tmp_path):
         found = launcher.run(jobs.parallelize_without_devices, str(tmp_path), limit=60.0)
     assert found == [{"measured": 1, "equal": True}] * 2
     (kept,) = tmp_path.glob("hap/*.json")
-    assert hap.Cluster.load(kept)
+    assert hap.Cluster.load(kept).fingerprint == kept.stem == cluster.fingerprint
 
 
 def test_one_process_measures_no_collectives(tmp_path, monkeypatch):
@@ -301,6 +305,7 @@ def test_one_process_measures_no_collectives(tmp_path, monkeypatch):
     cluster = hap.profile(quick=True, device="cpu")
     assert len(cluster.devices) == 1
     assert cluster.collectives == {}
+    assert cluster.fingerprint == fingerprint([machine(CPU)])
 
 
 def test_a_kept_profile_that_cannot_be_read_is_measured_anew(tmp_path, monkeypatch, caplog):
@@ -308,7 +313,10 @@ def test_a_kept_profile_that_cannot_be_read_is_measured_anew(tmp_path, monkeypat
 
     path = tmp_path / "broken.json"
     path.write_text("{")
-    assert cache._read(path) is None
+    assert cache._remembered(path, [measured().machine]) is None
     assert "cannot be used, measuring anew: cluster: not valid JSON" in caplog.text
+    (tmp_path / "one.json").write_text(describe([measured()], {}).to_json())
+    assert cache._remembered(tmp_path / "one.json", [measured().machine] * 2) is None
+    assert "cannot be used, measuring anew: expected 2 devices, got 1" in caplog.text
     with pytest.raises(ClusterError):
         hap.Cluster.load(path)

@@ -121,6 +121,7 @@ def devices(
         found = results.Devices(
             cluster=make.members(described),
             collectives=make.collectives(described),
+            fingerprint=described.fingerprint,
             output=None if output is None else str(output),
         )
     print_result(found, as_json, show.devices)
@@ -155,6 +156,7 @@ def profile(
         found = results.Profile(
             cluster=make.members(cluster),
             collectives=make.collectives(cluster),
+            fingerprint=cluster.fingerprint,
             seconds=time.perf_counter() - started,
             output=str(output),
         )

@@ -61,7 +61,10 @@ class Collective(msgspec.Struct, frozen=True):
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
-    """Of ``hap devices``: what is known and what is here, or the cluster that was asked about."""
+    """Of ``hap devices``: what is known and what is here, or the cluster that was asked about.
+
+    ``fingerprint`` is that of the hardware that the cluster was measured on, if it was.
+    """
 
     format: Literal["hap-cli-devices-1"] = "hap-cli-devices-1"
     accelerators: tuple[Accelerator, ...] = ()
@@ -69,6 +72,7 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     here: tuple[Here, ...] = ()
     cluster: tuple[Member, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    fingerprint: str | None = None
     output: str | None = None
 
 
@@ -78,6 +82,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal["hap-cli-profile-1"] = "hap-cli-profile-1"
     cluster: tuple[Member, ...]
     collectives: tuple[Collective, ...] = ()
+    fingerprint: str | None = None
     seconds: float
     output: str
 

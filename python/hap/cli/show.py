@@ -56,7 +56,7 @@ def planned(console: Console, found: results.Planned, lines: Sequence[str]) -> N
 
 
 def members(console: Console, found: results.Devices | results.Profile) -> None:
-    """The devices of a cluster, and its measured collectives."""
+    """The devices of a cluster, its measured collectives, and which hardware was measured."""
     rows = (
         (f"{rank} {each.name}", f"{each.flops / 1e12:.3g}", f"{each.memory_bandwidth / 1e9:.4g}",
          f"{each.usable_memory / 1e9:.3g}", "measured" if each.measured else "")
@@ -71,6 +71,8 @@ def members(console: Console, found: results.Devices | results.Profile) -> None:
             for each in found.collectives
         )  # fmt: skip
         table(console, ("collective", "latency", "GB/s", "off by"), measured)
+    if found.fingerprint is not None:
+        console.print(f"measured on hardware with the fingerprint {found.fingerprint}")
 
 
 def simulated(console: Console, found: results.Simulated) -> None:

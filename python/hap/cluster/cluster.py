@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hap.cluster.accelerators import ACCELERATORS, canonical_name
 from hap.cluster.device import Device
-from hap.cluster.figures import not_negative, part
+from hap.cluster.figures import digest, not_negative, part
 from hap.cluster.link import COLLECTIVES, CollectiveCost, Link
 from hap.errors import ClusterError
 from hap.files import write_whole
@@ -35,6 +35,8 @@ class Cluster:
         contention: seconds by which a collective takes longer where computation goes on meanwhile, as measured.
         collectives: measured costs of collectives over the whole cluster, by ``kind/implementation``
             (:data:`hap.cluster.COLLECTIVES`); the others are derived from the links.
+        fingerprint: of the hardware that it was measured on, as :func:`hap.profile` makes it: SHA-256, in hexadecimal
+            digits. ``None`` where nobody has measured it as a whole. Plans do not depend on it.
     """
 
     members: tuple[Device | Cluster, ...]
@@ -43,6 +45,7 @@ class Cluster:
     interference: float = 0.0
     contention: float = 0.0
     collectives: dict[str, CollectiveCost] = field(default_factory=dict)
+    fingerprint: str | None = None
 
     def __init__(
         self,
@@ -53,11 +56,13 @@ class Cluster:
         interference: float = 0.0,
         contention: float = 0.0,
         collectives: Mapping[str, CollectiveCost] | None = None,
+        fingerprint: str | None = None,
     ) -> None:
         """Builds the tree; names are looked up as by :class:`hap.Device` and :class:`hap.Link`.
 
         Without ``link`` one is assumed: between devices, which stand in one host then, the slowest one's PCIe without
-        peer-to-peer; between hosts 10 Gbit/s Ethernet. The log and the plan say so.
+        peer-to-peer; between hosts 10 Gbit/s Ethernet. The log and the plan say so. Members that are clusters lose
+        their fingerprint, which was that of a whole.
 
         Raises:
             ClusterError: no members, one of a wrong type, an unknown name, or a figure out of its range.
@@ -89,6 +94,8 @@ class Cluster:
         object.__setattr__(self, "interference", part(interference, "Cluster: interference"))
         object.__setattr__(self, "contention", not_negative(contention, "Cluster: contention"))
         object.__setattr__(self, "collectives", _collectives({} if collectives is None else collectives))
+        mark = None if fingerprint is None else digest(fingerprint, "Cluster: fingerprint")
+        object.__setattr__(self, "fingerprint", mark)
 
     @classmethod
     def of(cls, devices: Cluster | Iterable[str | Device | Cluster]) -> Cluster:
@@ -116,10 +123,12 @@ class Cluster:
         return (*((self.link,) if len(self.members) > 1 else ()), *inner)
 
     def without(self, ranks: Iterable[int]) -> Cluster:
-        """The cluster without some of its devices; those that stay keep their order.
+        """The cluster without some of its devices; those that stay keep their order. Fewer have no fingerprint.
 
         Measured costs of collectives stay. They count the bytes that the slowest rank moves, which are fewer then, with
-        the latency and the bandwidth that all had together: fewer devices are no slower, and may be faster.
+        the latency and the bandwidth that all had together: fewer devices are no slower, and may be faster. But where
+        only one of the clusters stays that the outermost link has joined, that link's collectives say nothing of those
+        inside, whose costs follow from its own link then.
 
         Raises:
             ClusterError: a rank is not that of a device, or no device stays.
@@ -136,7 +145,31 @@ class Cluster:
             first += count
             if len(inside) < count:
                 members.append(member.without(inside) if isinstance(member, Cluster) else member)
-        return replace(self, members=tuple(members))
+        left = replace(self, members=tuple(members), fingerprint=None if removed else self.fingerprint)
+        return left if left._depth == self._depth else replace(left, collectives={})
+
+    @property
+    def _depth(self) -> int:
+        """How many clusters of one member there are around the outermost link that joins several."""
+        (first, *others) = self.members
+        return 1 + first._depth if isinstance(first, Cluster) and not others else 0
+
+    def with_devices(self, devices: Iterable[Device]) -> Cluster:
+        """The cluster with other devices, in rank order, in place of its own; all else stays.
+
+        Raises:
+            ClusterError: they are not as many.
+        """
+        given = tuple(devices)
+        if len(given) != len(self.devices):
+            raise ClusterError(f"Cluster.with_devices: expected {len(self.devices)} devices, got {len(given)}")
+        others = iter(given)
+
+        def changed(cluster: Cluster) -> Cluster:
+            members = (changed(each) if isinstance(each, Cluster) else next(others) for each in cluster.members)
+            return replace(cluster, members=tuple(members))
+
+        return changed(self)
 
     def to_json(self) -> str:
         """The cluster in the format ``hap-cluster-1``; equal clusters give equal text."""
@@ -188,7 +221,7 @@ def _member(member: object, position: int) -> Device | Cluster:
                 f"Cluster: member {position}: collectives, overlap, interference and contention "
                 "belong to the outermost cluster"
             )
-        return member
+        return replace(member, fingerprint=None)
     if isinstance(member, Device):
         return member
     raise ClusterError(

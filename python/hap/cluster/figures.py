@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from numbers import Real
 
 from hap.errors import ClusterError
@@ -24,6 +25,13 @@ def part(value: object, field: str) -> float:
     if number > 1:
         raise ClusterError(f"{field}: expected a number from 0 to 1, got {value!r}")
     return number
+
+
+def digest(value: object, field: str) -> str:
+    """``value`` as it is. Raises :class:`ClusterError` unless it is a SHA-256 in small hexadecimal digits."""
+    if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
+        return value
+    raise ClusterError(f"{field}: expected a SHA-256 as 64 hexadecimal digits in small letters, got {value!r}")
 
 
 def _number(value: object, field: str, expected: str, *, zero: bool) -> float:

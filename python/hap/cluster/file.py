@@ -7,7 +7,7 @@ from typing import Any
 
 from hap.cluster.cluster import Cluster
 from hap.cluster.device import Device, is_element_type, points_of
-from hap.cluster.figures import not_negative, part, positive
+from hap.cluster.figures import digest, not_negative, part, positive
 from hap.cluster.link import COLLECTIVES, CollectiveCost, Link
 from hap.errors import ClusterError
 
@@ -23,6 +23,7 @@ def encode(cluster: Cluster, *, indent: int | None = None) -> str:
         "overlap": cluster.overlap,
         **({"interference": cluster.interference} if cluster.interference else {}),
         **({"contention": cluster.contention} if cluster.contention else {}),
+        **({} if cluster.fingerprint is None else {"fingerprint": cluster.fingerprint}),
     }
     return json.dumps(content, indent=indent, allow_nan=False)
 
@@ -84,14 +85,15 @@ def _read_cluster(value: object) -> Cluster:
     # The version first: a file of another version should not be reported as one of this version with odd fields.
     if isinstance(value, dict) and value.get("format", FORMAT) != FORMAT:
         raise ClusterError(f'format: expected "{FORMAT}", got {value["format"]!r}')
-    optional = ("collectives", "overlap", "interference", "contention")
+    optional = ("collectives", "overlap", "interference", "contention", "fingerprint")
     content = _object(value, "", required=("format", "root"), optional=optional)
     root = _read_group(content["root"], "root")
     figures = {name: part(content.get(name, 0.0), name) for name in ("overlap", "interference")}
     figures["contention"] = not_negative(content.get("contention", 0.0), "contention")
     collectives = _object(content.get("collectives", {}), "collectives", optional=COLLECTIVES)
     costs = {name: _read_cost(entry, f"collectives.{name}") for name, entry in collectives.items()}
-    return Cluster(root.members, link=root.link, **figures, collectives=costs)
+    mark = digest(content["fingerprint"], "fingerprint") if "fingerprint" in content else None
+    return Cluster(root.members, link=root.link, **figures, collectives=costs, fingerprint=mark)
 
 
 def _read_cost(value: object, path: str) -> CollectiveCost:

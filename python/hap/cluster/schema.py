@@ -100,6 +100,9 @@ class ClusterFile(Struct, forbid_unknown_fields=True):
 
     format: Annotated[str, Meta(extra_json_schema={"const": FORMAT})]
     root: GroupEntry
+    fingerprint: (
+        Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="of the hardware that was measured")] | UnsetType
+    ) = UNSET
     collectives: (
         Annotated[
             dict[_Collective, CollectiveEntry],

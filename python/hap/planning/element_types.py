@@ -77,12 +77,10 @@ def _fastest(device: Device) -> str:
 def _faster(cluster: Cluster, dtype: str) -> Cluster:
     """The cluster as it would be if no device lacked the type."""
 
-    def mended(member: Device | Cluster) -> Device | Cluster:
-        if isinstance(member, Cluster):
-            return _faster(member, dtype)
-        if not member.lacks(dtype):
-            return member
-        measured = {name: points for name, points in member.measured.items() if not name.endswith(f"/{dtype}")}
-        return replace(member, flops=member.flops | {dtype: member.rate(_fastest(member))}, measured=measured)
+    def mended(device: Device) -> Device:
+        if not device.lacks(dtype):
+            return device
+        measured = {name: points for name, points in device.measured.items() if not name.endswith(f"/{dtype}")}
+        return replace(device, flops=device.flops | {dtype: device.rate(_fastest(device))}, measured=measured)
 
-    return replace(cluster, members=tuple(map(mended, cluster.members)))
+    return cluster.with_devices(map(mended, cluster.devices))

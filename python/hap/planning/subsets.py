@@ -50,7 +50,8 @@ def fewer(
 
     Programs for all devices are tried with fewer: the best one, and the fastest of ``others``, under shares like those
     of the best one and in proportion to speed; and the first of ``fitting``, which may take less memory than the best,
-    under shares like those of it. For the most promising sets of devices one more program is made.
+    under shares like those of it. Where devices are joined by another link than all together, as those of a host
+    are, all of ``others`` are tried. For the most promising sets of devices one more program is made.
     """
     if problem.settled:
         return []
@@ -59,13 +60,16 @@ def fewer(
     fastest = min(others, key=lambda found: found.simulation.seconds, default=best)
     limit = seconds_of(problem, best) * (1.0 - WORTH_LEAVING if count == 1 else 1.0 + NEAR)
     found: list[tuple[float, tuple[int, ...], Candidate]] = []
+    every = dict.fromkeys([fastest.program, *(each.program for each in others)])
+    outermost = problem.engine.cluster.links[:1]
     problems = _different(problem, best)
     for kept, smaller in problems.items():
         alike, proportional = restricted(smaller, best.splits, kept), smaller.proportional
+        within = len(kept) > 1 and smaller.engine.cluster.links[:1] != outermost
         for program, splits in (
             (best.program, alike),
             (best.program, proportional),
-            (fastest.program, proportional),
+            *((program, proportional) for program in (every if within else [fastest.program])),
             *((each.program, alike) for each in fitting[:FITTING]),
         ):
             made = Candidate(program, splits, smaller.engine.simulate(program, splits))

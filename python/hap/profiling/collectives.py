@@ -154,6 +154,15 @@ def moved(name: str, size: float, units: Sequence[int]) -> float:
 
     The core simulates the collective on devices with a link of one byte per second.
     """
+    cost = {name: CollectiveCost(latency=0.0, bandwidth=1.0)}
+    # Copies take no time.
+    board = Device(flops=1.0, memory_bandwidth=1e30, memory=1.0)
+    cluster = Cluster([board] * len(units), link=Link(bandwidth=1.0, latency=0.0), collectives=cost)
+    return predicted(name, size, units, cluster)
+
+
+def predicted(name: str, size: float, units: Sequence[int], cluster: Cluster) -> float:
+    """The seconds that the core predicts of a collective on a cluster, for a whole tensor of ``size`` bytes."""
     kind, implementation = name.split("/")
     # The placement before and after, and the axis. What is partial is a share padded with zeros, which costs nothing.
     ends: dict[str, tuple[str, str, str | None]] = {
@@ -175,10 +184,6 @@ def moved(name: str, size: float, units: Sequence[int]) -> float:
         "operators": [],
         "outputs": [{"kind": "output", "name": "y", "tensor": 0, "of": None}],
     }
-    cost = {name: CollectiveCost(latency=0.0, bandwidth=1.0)}
-    # Copies take no time.
-    board = Device(flops=1.0, memory_bandwidth=1e30, memory=1.0)
-    cluster = Cluster([board] * len(units), link=Link(bandwidth=1.0, latency=0.0), collectives=cost)
     splits = {"rows": list(units), "columns": list(units)}
     text = msgspec.json.encode(program).decode()
     reply = _core.Graph(json.dumps(graph).encode()).simulate(cluster.to_json(), text, json.dumps(splits), "{}")

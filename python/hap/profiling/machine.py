@@ -54,6 +54,9 @@ def _host_memory() -> tuple[int, int]:
     for limit in _lines("/sys/fs/cgroup/memory.max"):
         if limit.isdigit():
             used = sum(int(text) for text in _lines("/sys/fs/cgroup/memory.current"))
+            # Copies of files that nobody has touched lately are given up for whatever needs memory.
+            stale = (line.split() for line in _lines("/sys/fs/cgroup/memory.stat"))
+            used -= sum(int(size) for name, size in stale if name == "inactive_file")
             memory, free = min(memory, int(limit)), min(free, max(0, int(limit) - used))
     return memory, free
 

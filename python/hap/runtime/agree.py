@@ -40,11 +40,28 @@ class Control:
 
     def apart(self) -> Control:
         """The same ranks on a group of its own, for another thread. A collective."""
+        return self if self.group is None else Control(self._new_group(range(self.size)))
+
+    def among(self, ranks: tuple[int, ...]) -> Control | None:
+        """Some of the ranks, in ascending order, on a group of theirs; ``None`` on the others. A collective of all."""
         if self.group is None:
             return self
+        made = self._new_group(ranks)
+        return Control(made) if self.rank in ranks else None
+
+    def close(self) -> None:
+        """End a group that :meth:`among` has made; called by its ranks, once none is in a collective of it."""
+        if self.group is not None:
+            assert self.group is not dist.group.WORLD, "that of the job stays"
+            dist.destroy_process_group(self.group)
+
+    def _new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """These ranks on the CPUs, with the timeout of all."""
+        assert self.group is not None
         timeout = _backends(self.group)["cpu"].options._timeout
-        ranks = dist.get_process_group_ranks(self.group)
-        return Control(dist.new_group(ranks, backend="gloo", timeout=timeout))
+        members = [dist.get_global_rank(self.group, rank) for rank in ranks]
+        made: dist.ProcessGroup = dist.new_group(members, backend="gloo", timeout=timeout)
+        return made
 
     def gather(self, value: T, what: str) -> list[T]:
         """Every rank's value, by rank. ``what`` stands in errors."""
@@ -145,7 +162,8 @@ class Control:
         try:
             communicate()
         except RuntimeError as error:
-            raise failed(what, self.rank, self.size, error, hint) from error
+            # With the rank in the job, as that of a group of some means nothing to anybody.
+            raise failed(what, dist.get_rank(), dist.get_world_size(), error, hint) from error
         leaving()
 
 

@@ -257,11 +257,7 @@ def _precise(tensor: torch.Tensor) -> torch.Tensor:
 
 def _with_ample_memory(cluster: Cluster) -> Cluster:
     """The cluster with devices whose memory holds everything."""
-    members = [
-        _with_ample_memory(member) if isinstance(member, Cluster) else dataclasses.replace(member, memory=AMPLE_MEMORY)
-        for member in cluster.members
-    ]
-    return dataclasses.replace(cluster, members=tuple(members))
+    return cluster.with_devices(dataclasses.replace(device, memory=AMPLE_MEMORY) for device in cluster.devices)
 
 
 def _check_arguments(programs: Any, count: Any, splits: Any, forbidden: Any, ranks: int) -> None:

@@ -82,6 +82,12 @@ class Group:
         made = dist.new_group(members, timeout=backend.options._timeout)
         return Group(made) if self.rank in ranks else None
 
+    def close(self) -> None:
+        """End a group that :meth:`among` has made; called by its ranks, once none is in a collective of it."""
+        if self.process_group is not None:
+            assert self.process_group is not dist.group.WORLD, "that of the job stays"
+            dist.destroy_process_group(self.process_group)
+
     def fill(self, name: str, source: int, buffer: torch.Tensor) -> Pending:
         """Begin to fill a buffer of all ranks from that of ``source``."""
 

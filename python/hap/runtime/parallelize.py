@@ -20,6 +20,7 @@ from hap.planning.optimisers import Optimiser, OptimiserMemory, optimiser_memory
 from hap.planning.pins import Pins, as_given, read_pins
 from hap.planning.plan import Plan
 from hap.profiling.cache import profiled
+from hap.profiling.fingerprint import warn_of_other_hardware
 from hap.program import Placements, Splits
 from hap.rules import divided
 from hap.runtime.agree import Control, process_group
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
     from hap.rules import AxisGraph
 
 _log = logging.getLogger("hap")
+
+MEASURED_MEMORY = (
+    "Without devices=, the memory of each device is what hap.parallelize found free of it. Where other processes hold "
+    "some, end them first, or say how much the job may use by devices=."
+)
+"""Added to errors of plans that do not fit such devices."""
 
 
 def parallelize(
@@ -102,8 +109,9 @@ def parallelize(
         module: the module, with its parameters in memory, or on the meta device: then each rank makes its shards only,
             from ``weights``, or by the submodules' ``reset_parameters``, innermost first (Hugging Face's
             ``_init_weights``).
-        devices: a cluster, or its devices in rank order. By default those of ``plan``, or else what there is: measured
-            in some seconds, and remembered (:mod:`hap.profiling.cache`).
+        devices: a cluster, or its devices in rank order; the log warns of a cluster that was measured on other
+            hardware. By default those of ``plan``, or else what there is: measured in some seconds, and remembered
+            (:mod:`hap.profiling.cache`).
         example_inputs: positional arguments of one global batch: plans now; without them the first call plans.
         example_kwargs: keyword arguments likewise.
         plan: a plan made before by :func:`hap.plan` for these inputs and devices; the first call uses it. Its
@@ -203,24 +211,30 @@ def parallelize(
 
     def make_plan(axes: AxisGraph, placements: dict[str, Placements], fixed: Splits) -> str:
         from hap.planning import plan_axes
+        from hap.planning.memory import ScarceMemoryError
         from hap.planning.text import left_out_text
 
         if plan is not None and session.latest is None:
             _check_plan(plan, axes, cluster)
             return plan.to_json()
-        made = plan_axes(
-            axes,
-            cluster,
-            forbidden_axes=forbidden_axes,
-            required_axis=required_axis,
-            pin=pin,
-            forbid=forbid,
-            strict=session.latest is None,
-            optimiser=kept,
-            placements=placements,
-            splits=fixed,
-            active=session.active.devices if session.placed else active,
-        )
+        try:
+            made = plan_axes(
+                axes,
+                cluster,
+                forbidden_axes=forbidden_axes,
+                required_axis=required_axis,
+                pin=pin,
+                forbid=forbid,
+                strict=session.latest is None,
+                optimiser=kept,
+                placements=placements,
+                splits=fixed,
+                active=session.active.devices if session.placed else active,
+            )
+        except ScarceMemoryError as error:
+            if known is not None:
+                raise
+            raise ScarceMemoryError(f"{error}\n{MEASURED_MEMORY}") from error
         if made.left_out and made.active is None:
             _log.warning(
                 "a step takes %s without %s: these ranks stay idle; active= says which have to work",
@@ -251,6 +265,8 @@ def parallelize(
     session = control.together(taken, "taking the module")
     session.padding = pad_to_multiple or {}
     check_hardware(control, cluster, session.device)
+    if known is not None:
+        warn_of_other_hardware(control, cluster, session.device)
     module._hap_session = session  # type: ignore[assignment]
     kind = type(module)
     module.__class__ = type(f"Parallel{kind.__name__}", (ParallelModule, kind), {"__module__": kind.__module__})
@@ -289,4 +305,4 @@ def _check_plan(plan: Plan, axes: AxisGraph, cluster: Cluster) -> None:
 def _decisive(cluster: Cluster) -> str:
     """All of a cluster that plans depend on."""
     costs = {name: replace(cost, error=None) for name, cost in cluster.collectives.items()}
-    return replace(cluster, collectives=costs).to_json()
+    return replace(cluster, collectives=costs, fingerprint=None).to_json()
