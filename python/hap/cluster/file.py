@@ -37,7 +37,9 @@ def decode(text: str | bytes, source: str) -> Cluster:
     if not isinstance(text, (str, bytes)):
         raise ClusterError(f"{source}: expected JSON as text, got {type(text).__name__}")
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_once)
+    except ClusterError as error:
+        raise ClusterError(f"{source}: {error}") from error
     except ValueError as error:
         raise ClusterError(f"{source}: not valid JSON: {error}") from error
     except RecursionError as error:
@@ -46,6 +48,16 @@ def decode(text: str | bytes, source: str) -> Cluster:
         return _read_cluster(content)
     except ClusterError as error:
         raise ClusterError(f"{source}: {error}") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON in which each name stands once: of two values, none would be sure to be meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ClusterError(f'"{twice}" stands twice in one object')
+    return found
 
 
 def _write_group(cluster: Cluster) -> dict[str, Any]:
@@ -155,12 +167,16 @@ def _read_device(value: object, path: str) -> Device:
     for name in flops:
         if not is_element_type(name):
             raise ClusterError(f'{path}.flops.{name}: unknown; expected "default" or an element type such as "float32"')
+    memory = positive(device["memory"], f"{path}.memory")
+    reserve = not_negative(device.get("reserve", 0.0), f"{path}.reserve")
+    if reserve >= memory:
+        raise ClusterError(f"{path}.reserve: expected less than its memory, {memory:g} bytes, got {reserve:g}")
     return Device(
         device["name"],
         flops={name: positive(rate, f"{path}.flops.{name}") for name, rate in flops.items()},
         memory_bandwidth=positive(device["memory_bandwidth"], f"{path}.memory_bandwidth"),
-        memory=positive(device["memory"], f"{path}.memory"),
-        reserve=not_negative(device.get("reserve", 0.0), f"{path}.reserve"),
+        memory=memory,
+        reserve=reserve,
         launch_overhead=not_negative(device["launch_overhead"], f"{path}.launch_overhead"),
         measured={name: points_of(name, points, f"{path}.measured.{name}") for name, points in measured.items()},
     )
