@@ -64,7 +64,7 @@ impl Graph {
         };
         let parts = &self.axes[axis].parts;
         let run = !parts.is_empty() && occurrences.starts_with(parts) && !occurrences[..occurrence].contains(&axis);
-        occurrence == 0 || run
+        !self.tensors[tensor].scattered && (occurrence == 0 || run)
     }
 }
 
@@ -81,6 +81,10 @@ pub struct Tensor {
     /// Its axes, dimension by dimension, outermost first, then runs and other split classes: indices into
     /// [`Graph::axes`]. An *occurrence* is an index into this list.
     pub occurrences: Vec<usize>,
+    /// Whether the shares of the outermost one lie scattered in memory all the same: its dimension consists of several
+    /// blocks, or stands behind another that has no axis.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scattered: bool,
     /// Whether partial sums of it make sense (not for booleans).
     pub summable: bool,
 }

@@ -18,7 +18,7 @@
 //!   of its result or where a later one waits for that ([`ValidProgram::ended`]);
 //! * a bucket holds all its operands and results from its first instruction to its last;
 //! * *buffers*: what a collective needs beside its operand and result, while it is under way (`buffers.rs`): what is
-//!   sent, or what is received, shares that are padded once per device. Where the shares lie one after another in
+//!   sent, or what is received, with its padding. Where the shares lie one after another in
 //!   memory, along the tensor's leading axis, what is received is the result itself, or what is sent the operand; an
 //!   all-reduce works in its result. Inside a composite operator the result counts as well, since it is no value of the
 //!   program.

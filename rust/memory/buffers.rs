@@ -1,7 +1,8 @@
 //! What collectives need beside their operands and results.
 //!
 //! A result is not there yet while its collective is under way, and what was sent is freed before what has arrived is put
-//! together (`tests/runtime/test_buffers.py` counts both): so the larger of the two is needed, not their sum.
+//! together (`tests/runtime/test_buffers.py` counts both). What arrives may be larger than the result: shares with their
+//! padding, summands. Operands are taken to lie in order in memory, but for the own share in a gather, which stays.
 
 use super::Local;
 use crate::cost::Transfer;
@@ -79,14 +80,13 @@ fn buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
     let (count, shares) = (devices as f64, &local.shares[axis]);
     let share = shares[local.device];
     let of_share = |factor: f64| (factor * bytes * share, vec![(axis, factor * bytes)]);
+    let largest = shares.iter().copied().fold(0.0, f64::max);
+    // What follows the largest share: only the device that has it can change it.
+    let follows = |factor: f64| (axis, if share == largest { factor * bytes } else { 0.0 });
     // The whole tensor as it is sent or received, where it does not lie so.
     let turned = if transfer.leads { nothing() } else { (bytes, Vec::new()) };
-    let others = (bytes * (1.0 - share), vec![(axis, -bytes)]);
     match (transfer.conversion, transfer.implementation) {
         (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Padded) => {
-            let largest = shares.iter().copied().fold(0.0, f64::max);
-            // The padding follows the largest share: only the device that has it can change it.
-            let follows = |factor: f64| (axis, if share == largest { factor * bytes } else { 0.0 });
             if shares.iter().all(|share| *share == largest) {
                 turned
             } else if transfer.conversion == Conversion::AllGather {
@@ -97,11 +97,11 @@ fn buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
                 (padded - bytes * share, vec![follows(count + 1.0), (axis, -bytes)])
             }
         }
-        (Conversion::AllGather, Implementation::Grouped) if transfer.leads => nothing(),
-        (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Grouped) => others,
+        // The own share is put into its place with what arrives, from a copy where it does not lie in order.
+        (Conversion::AllGather, Implementation::Grouped) => turned,
+        (Conversion::ReduceScatter, Implementation::Grouped) => (bytes * (1.0 - share), vec![(axis, -bytes)]),
         // A copy for each device, or where the shares are put together, what the others send.
         (Conversion::AllGather, _) if transfer.leads => of_share(count),
-        (Conversion::AllGather, _) if devices == 2 => others,
         (Conversion::AllGather, _) => larger(turned, of_share(count - 1.0)),
         // What each device sends of the share.
         (Conversion::ReduceScatter, _) if transfer.leads => of_share(count),
@@ -109,17 +109,21 @@ fn buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
         (Conversion::Resplit, _) if transfer.leads || target.is_some_and(|target| local.shares[target] == *shares) => {
             nothing()
         }
-        // What is sent, and what is received: by another axis, or the share of the device before.
-        (_, _) => {
-            let sent = of_share(1.0);
-            let Some(target) = target else {
-                return sum(sent.clone(), sent);
-            };
-            larger(
-                sent,
+        // What is sent, then what is received.
+        (_, _) => match target {
+            Some(target) => larger(
+                of_share(1.0),
                 (bytes * local.shares[target][local.device], vec![(target, bytes)]),
-            )
-        }
+            ),
+            // Shares are passed on round all devices: one is sent while another is received, the two largest at most.
+            None => {
+                let mut sorted = shares.clone();
+                sorted.sort_by(f64::total_cmp);
+                let second = sorted[devices - 2];
+                let slope = if share >= second { bytes } else { 0.0 };
+                (bytes * (largest + second), vec![(axis, slope)])
+            }
+        },
     }
 }
 
@@ -133,17 +137,18 @@ fn sum(one: Bytes, other: Bytes) -> Bytes {
 }
 
 /// Bytes of a collective inside a composite operator: those of its buffer, and of a result that is no value of the
-/// program. (Shares that are passed on are replaced in the buffer.)
+/// program. Shares that are passed on are replaced in the buffer.
 fn inner_buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
     let held = buffer(local, devices, transfer);
-    let whole = (transfer.bytes, Vec::new());
-    match (transfer.conversion, transfer.axis) {
-        (Conversion::AllGather, None) => ((devices + 1) as f64 * transfer.bytes, Vec::new()),
-        (Conversion::AllGather | Conversion::AllReduce, _) => sum(held, whole),
-        (Conversion::ReduceScatter, Some(axis)) => {
+    let result = match (transfer.conversion, transfer.axis, transfer.target) {
+        // As rows, one for each device, beside what each sends.
+        (Conversion::AllGather, None, _) => ((devices + 1) as f64 * transfer.bytes, Vec::new()),
+        (Conversion::AllGather | Conversion::AllReduce, _, _) => (transfer.bytes, Vec::new()),
+        (Conversion::ReduceScatter, Some(axis), _) | (_, _, Some(axis)) => {
             let share = local.shares[axis][local.device];
-            sum(held, (transfer.bytes * share, vec![(axis, transfer.bytes)]))
+            (transfer.bytes * share, vec![(axis, transfer.bytes)])
         }
-        _ => held,
-    }
+        _ => nothing(),
+    };
+    sum(held, result)
 }

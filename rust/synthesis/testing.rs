@@ -55,6 +55,7 @@ pub fn tensor(name: String, occurrences: Vec<usize>, summable: bool) -> Tensor {
         dtype: dtype.into(),
         bytes,
         occurrences,
+        scattered: false,
         summable,
     }
 }

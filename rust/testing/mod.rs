@@ -53,6 +53,7 @@ impl GraphBuilder {
             dtype: "float32".into(),
             bytes: 4.0 * elements as f64,
             occurrences: axes.to_vec(),
+            scattered: false,
             summable: true,
         });
         self.graph.tensors.len() - 1

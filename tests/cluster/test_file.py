@@ -210,12 +210,12 @@ def test_file_that_cannot_be_read(tmp_path):
 def test_a_reserve_that_is_too_large_is_named_by_its_place():
     content = json.loads(CLUSTER.to_json())
     content["root"]["members"][0]["device"]["reserve"] = 1e12
-    place = r"c.json: root.members\[0\].device.reserve: expected less than its memory, 1.6e\+10 bytes, got 1e\+12"
+    place = r"c\.json: root.members\[0\].device.reserve: expected less than its memory, 1.6e\+10 bytes, got 1e\+12"
     with pytest.raises(ClusterError, match=place):
         hap.Cluster.from_json(json.dumps(content), source="c.json")
 
 
 def test_a_name_that_stands_twice_is_refused():
     text = CLUSTER.to_json().replace('"latency": 5e-05', '"latency": 5e-05, "latency": 1.0', 1)
-    with pytest.raises(ClusterError, match='c.json: "latency" stands twice in one object'):
+    with pytest.raises(ClusterError, match=r'c\.json: "latency" stands twice in one object'):
         hap.Cluster.from_json(text, source="c.json")

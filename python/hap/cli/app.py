@@ -301,7 +301,10 @@ def simulate(
     import hap
     from hap.cli import make, show
     from hap.cli.arguments import check_output, read_cluster, read_model
+    from hap.planning.made_for import cluster_of, graph_of
     from hap.planning.progress import Progress
+    from hap.planning.shares import write_shares
+    from hap.planning.simulated import simulated
 
     check_output(trace)
     check_output(linear_program, ".lp")
@@ -310,14 +313,14 @@ def simulate(
     module, args, kwargs = read_model(model)
     with Progress() as shown:
         shown.update("simulating")
-        step = hap.simulate(planned, module, example_inputs=args, example_kwargs=kwargs, devices=others)
+        on = cluster_of(planned, others, "simulate")
+        axes = graph_of(planned, module, args, kwargs)
+        step = simulated(planned, axes, on)
+        if trace is not None:
+            step.save_trace(trace)
         if linear_program is not None:
-            hap.write_linear_program(
-                planned, module, linear_program, example_inputs=args, example_kwargs=kwargs, devices=others
-            )
-    if trace is not None:
-        step.save_trace(trace)
-    result = make.simulated(step, others or planned.cluster, trace, linear_program)
+            write_shares(planned, axes, on, linear_program)
+    result = make.simulated(step, on, trace, linear_program)
     print_result(result, as_json, show.simulated)
 
 

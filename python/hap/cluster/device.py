@@ -38,6 +38,9 @@ and convolutions where channels are few.
 MEMORY = "memory"
 """Where measured times of operators that only touch their elements stand."""
 
+MUCH_SLOWER = 0.5
+"""What is measured to reach less than this part of another element type's FLOP/s has no fast instructions."""
+
 RESERVE = 1e9
 """Bytes that a known accelerator keeps, where nothing else is said."""
 
@@ -150,13 +153,13 @@ class Device:
         """Whether it is known to have no fast instructions for an element type, such as ``"bfloat16"``.
 
         A known accelerator whose ``flops`` are not those of the data sheet, such as measured ones, is as fast as these
-        say: it lacks what they say is slower than float32.
+        say: it lacks what is :data:`MUCH_SLOWER` than its fastest type.
         """
         known = canonical_name(self.name)
         if known is None or not ACCELERATORS[known].lacks(dtype):
             return False
         sheet = any(self.flops == ACCELERATORS[known].flops(tf32=tf32) for tf32 in (False, True))
-        return sheet or self.rate(dtype) < self.rate("float32")
+        return sheet or self.rate(dtype) < MUCH_SLOWER * max(self.flops.values())
 
     @property
     def speed(self) -> float:

@@ -104,7 +104,8 @@ def _with_saddle_prices(pool: _Pool) -> None:
         made = candidate(problem, synthesis, best.splits)
         if made.better_than(best, pool.roomy.capacity):
             pool.add(made)
-            pool.balance(made.program)
+            if made.program in pool.waiting:
+                pool.balance(made.program)
             return
         busy.append(loads(made.simulation, hidden))
         least = best.simulation.seconds * (1.0 - WORTH_A_ROUND)

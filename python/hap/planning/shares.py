@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -17,6 +17,9 @@ from hap.errors import PlanError
 from hap.planning.engine import Engine
 from hap.planning.made_for import cluster_of, graph_of
 from hap.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from hap.rules import AxisGraph
 
 
 def write_linear_program(
@@ -51,13 +54,22 @@ def write_linear_program(
         ClusterError: a device is unknown or a figure is wrong.
         TraceError: the module or the inputs cannot be traced.
     """
-    from hap import _core
-    from hap.rules import divided
-
     # Before a model is traced for nothing.
     check_path(Path(path))
     cluster = cluster_of(plan, devices, "write_linear_program")
-    axes = divided(graph_of(plan, module, example_inputs, example_kwargs), plan.classes)
+    write_shares(plan, graph_of(plan, module, example_inputs, example_kwargs), cluster, path)
+
+
+def write_shares(plan: Plan, axes: AxisGraph, cluster: Cluster, path: str | os.PathLike[str]) -> None:
+    """The same for a plan's graph, which :func:`hap.planning.made_for.graph_of` finds again.
+
+    Raises:
+        PlanError: as there.
+    """
+    from hap import _core
+    from hap.rules import divided
+
+    axes = divided(axes, plan.classes)
     shares = balance.fractions(plan.splits)
     try:
         engine = Engine(_core.Graph(axes.to_json()), cluster.without(plan.left_out), optimiser=plan.optimiser)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 import torch
@@ -17,6 +17,9 @@ from hap.files import write_whole
 from hap.planning.made_for import cluster_of, graph_of
 from hap.planning.plan import NOTHING, Plan
 from hap.planning.subsets import news
+
+if TYPE_CHECKING:
+    from hap.rules import AxisGraph
 
 T = TypeVar("T")
 
@@ -113,13 +116,21 @@ def simulate(
         ClusterError: a device is unknown or a figure is wrong.
         TraceError: the module or the inputs cannot be traced.
     """
+    cluster = cluster_of(plan, devices, "simulate")
+    return simulated(plan, graph_of(plan, module, example_inputs, example_kwargs), cluster)
+
+
+def simulated(plan: Plan, axes: AxisGraph, cluster: Cluster) -> SimulatedStep:
+    """One step of a plan on its graph, which :func:`hap.planning.made_for.graph_of` finds again.
+
+    Raises:
+        PlanError: the program does not compute the graph.
+    """
     from hap import _core
     from hap.rules import divided
 
-    cluster = cluster_of(plan, devices, "simulate")
-    axes = divided(graph_of(plan, module, example_inputs, example_kwargs), plan.classes)
     try:
-        reply = _core.Graph(axes.to_json()).simulate(
+        reply = _core.Graph(divided(axes, plan.classes).to_json()).simulate(
             cluster.without(plan.left_out).to_json(),
             msgspec.json.encode(plan.program).decode(),
             msgspec.json.encode(plan.splits).decode(),

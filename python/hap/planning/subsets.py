@@ -85,11 +85,12 @@ def fewer(
 
 
 def _different(problem: Problem, best: Candidate) -> dict[tuple[int, ...], Problem]:
-    """By devices to keep, the problem for them; of sets of equal devices the first."""
+    """By devices to keep, the problem for them; of sets of equal devices that have equal shares the first."""
     found: dict[tuple[str, str], tuple[tuple[int, ...], Problem]] = {}
     for kept in sorted({*device_sets(problem, best)}):
         smaller = problem.among(kept)
-        found.setdefault((smaller.engine.cluster.to_json(), repr(smaller.fixed)), (kept, smaller))
+        shares = repr((smaller.fixed, restricted(smaller, best.splits, kept)))
+        found.setdefault((smaller.engine.cluster.to_json(), shares), (kept, smaller))
     return dict(found.values())
 
 

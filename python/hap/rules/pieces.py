@@ -49,6 +49,11 @@ class Occurrence(NamedTuple):
         return Place(self.dim, self.blocks)
 
 
+def leads(shape: Sequence[int], cut: Cut) -> bool:
+    """Whether shares of a tensor of this shape lie one after another in memory."""
+    return len(cut.blocks) == 1 and prod(shape[: cut.dim]) * cut.blocks[0][0] == 1
+
+
 def row(cut: Cut) -> int:
     """Elements of the dimension for each unit of the axis."""
     return sum(outer * inner for outer, inner in cut.blocks)

@@ -11,7 +11,7 @@ import torch
 
 from hap.graph import Graph
 from hap.placement import Placements
-from hap.rules import costs
+from hap.rules import costs, pieces
 from hap.rules.choices import Choice, summable
 from hap.rules.naming import Axis
 from hap.rules.reuse import Reuse, find_reuse
@@ -38,6 +38,7 @@ def to_json(axes: AxisGraph) -> bytes:
                     "dtype": costs.dtype_name(tensor.dtype),
                     "bytes": float(tensor.bytes),
                     "occurrences": [o.axis for o in occurrences],
+                    **({} if not occurrences or pieces.leads(tensor.shape, occurrences[0]) else {"scattered": True}),
                     "summable": summable(tensor.dtype),
                 }
                 for tensor, occurrences in zip(graph.tensors, axes.occurrences, strict=True)

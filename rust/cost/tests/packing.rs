@@ -117,6 +117,14 @@ fn copies_take_what_memory_was_measured_to_take_for_so_many_bytes() {
 }
 
 #[test]
+fn no_axis_of_a_scattered_dimension_leads() {
+    let mut graph = tensor();
+    assert!([0, 3].iter().all(|occurrence| graph.leads(0, *occurrence)));
+    graph.tensors[0].scattered = true;
+    assert!((0..5).all(|occurrence| !graph.leads(0, occurrence)));
+}
+
+#[test]
 fn a_split_class_of_the_leading_axis_leads() {
     let [rows, columns] = [0, 2].map(|axis| divided(&product(), axis));
     for (graph, leading) in [(rows, [true, false, true]), (columns, [true, false, false])] {
