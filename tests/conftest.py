@@ -1,8 +1,10 @@
-"""What all tests share: derandomised hypothesis, one thread."""
+"""What all tests share: derandomised hypothesis, one thread, the logger as it was before each."""
 
 import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -24,3 +26,13 @@ torch.set_num_threads(1)
 
 # pytest attaches its handler to this logger too; PyTorch then formats megabytes of structured trace at each capture.
 logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _logger_as_it_was() -> Iterator[None]:
+    """A command that runs in this process shows what is logged, on a stream that is closed when its test has ended."""
+    logger = logging.getLogger("hap")
+    level, handlers = logger.level, [*logger.handlers]
+    yield
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
