@@ -1,5 +1,6 @@
 """Long work in the core: it answers Ctrl-C, reports how far it has come, and ends where a callback raises."""
 
+import itertools
 import json
 import os
 import random
@@ -98,7 +99,8 @@ def test_a_plan_reports_its_phases_and_syntheses():
     assert plan.to_json() == plan_axes(axes, CLUSTER).to_json()
     phases = list(dict.fromkeys(report.phase for report in reports))
     assert phases[:2] == ["baselines", "start 1 of 4"]
-    assert phases[-2:] == ["fewer devices", "lower bound"]
+    assert "fewer devices" in phases
+    assert phases[-1] == "lower bound"
     found = [report for report in reports if report.cost < float("inf")]
     assert found
     assert all(0.0 < report.bound <= report.cost and report.work > 0 for report in found)
@@ -124,9 +126,12 @@ def test_what_the_callback_of_a_plan_raises_is_raised():
     assert seen == ["tracing"]
 
 
-@pytest.mark.parametrize("phase", ["baselines", "start 1 of 4", "lower bound"])
+@pytest.mark.parametrize(
+    ("phase", "at_a_synthesis"),
+    # The syntheses for the bound may have been made before.
+    [*itertools.product(["baselines", "start 1 of 4", "splits"], [False, True]), ("lower bound", False)],
+)
 @pytest.mark.parametrize("error", [NoProgramError("mine"), KeyboardInterrupt()])
-@pytest.mark.parametrize("at_a_synthesis", [False, True])
 def test_an_error_of_the_callback_is_never_taken_for_one_of_the_search(phase, error, at_a_synthesis):
     def progress(report):
         if report.phase == phase and (report.work > 0) == at_a_synthesis:

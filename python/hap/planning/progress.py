@@ -20,8 +20,8 @@ _log = logging.getLogger("hap")
 # Seconds before anything is shown.
 PATIENCE = 2.0
 # Phases of planning, for the length of the bar: tracing, axes, baselines, up to five starts, splits, split
-# classes, fewer devices, the lower bound. Where fewer devices are faster, starts to split classes come again for them;
-# where memory is scarce, fewer devices come first, and memory before split classes.
+# classes, fewer devices, the lower bound. Where fewer devices may be faster, starts to split classes come again for
+# them; where memory is scarce, fewer devices come first, and memory before split classes.
 PHASES = 12
 
 
