@@ -26,7 +26,7 @@ FITTING = 8
 # Sets of devices that are looked at more closely.
 PROMISING = 2
 # The smaller the programs are, as text, the more sets are searched: so many bytes, within these bounds.
-SEARCHED, SEARCHES = 1e5, (1, 6)
+SEARCHED, SEARCHES = 4e4, (1, 4)
 # Where several are, also those on which known programs take up to this fraction longer: their own may be faster.
 NEAR = 0.05
 # Of so few devices, any number of the fastest is a set; of more, powers of two.
