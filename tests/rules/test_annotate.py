@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import random
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ import torch
 from hap import _core
 from hap.graph import Graph, Input, Operator, Output, Ref, Tensor
 from hap.placement import PARTIAL, REPLICATE, shard
-from hap.rules import AxisGraph, LocalCall, Value, annotate
+from hap.rules import AxisGraph, LocalCall, Value, annotate, pieces
 from hap.rules.local import run
 from hap.trace import trace
 from tests.rules.sketch import Sketch
@@ -124,6 +125,35 @@ def test_what_the_core_reads() -> None:
         ],
     }  # fmt: skip
     assert written["outputs"][1] == {"kind": "gradient", "name": "fc.weight", "tensor": 9, "of": 1}
+
+
+class Fused(torch.nn.Module):
+    """Queries of four heads beside keys and values of two, from one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(16, 32, bias=False), torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, features = x.shape
+        parts = zip(self.qkv(x).split([16, 8, 8], -1), (2, 1, 1), strict=True)
+        heads = [part.view(batch, length, 2, count, 4).expand(batch, length, 2, 2, 4) for part, count in parts]
+        query, key, value = (each.reshape(batch, length, 4, 4).transpose(1, 2) for each in heads)
+        made = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        return self.out(made.transpose(1, 2).reshape(batch, length, features)).square().mean()
+
+
+def test_the_core_is_told_whose_shares_lie_scattered() -> None:
+    """Against where the elements of two shares of the outermost axis are."""
+    axes = annotate(trace(Fused(), (torch.randn(2, 3, 16),)))
+    scattered = {each["name"] for each in json.loads(axes.to_json())["tensors"] if each.get("scattered")}
+    assert "qkv.weight" in scattered
+    for tensor, own in zip(axes.graph.tensors, axes.occurrences, strict=True):
+        if own:
+            size, places = axes.axes[own[0].axis].size, torch.arange(math.prod(tensor.shape))
+            shares = pieces.split(places.view(tensor.shape), own[0], (1, size - 1))
+            together = torch.cat([share.flatten() for share in shares])
+            assert torch.equal(together, places) == (tensor.name not in scattered), tensor.name
 
 
 def test_gradients_that_nobody_computes_are_left_out() -> None:
