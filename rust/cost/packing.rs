@@ -4,7 +4,7 @@
 //! is put together (`tests/runtime/test_packing.py` counts the copies). What they copy along the leading axis is in what
 //! links and collectives are measured by.
 
-use super::{Affine, CostModel, Curve, Transfer};
+use super::{Affine, CostModel, Transfer};
 use crate::program::{Conversion, Implementation};
 
 /// Bytes of memory that are read and written for each byte that is copied.
@@ -18,14 +18,17 @@ impl CostModel<'_> {
             return Affine::default();
         };
         let traffic = &self.curves[self.curves.len() - 1][device];
-        let copy = |axis, offset, factor| {
-            copy(
-                traffic,
-                transfer.bytes,
-                axis,
-                (offset, factor),
-                self.shares[axis][device],
-            )
+        // The part `offset + factor * share` of the tensor. What starting it costs is in what links and collectives are
+        // measured by.
+        let copy = |axis: usize, offset: f64, factor: f64| {
+            let (share, whole) = (self.shares[axis][device], TRAFFIC * transfer.bytes);
+            let piece = traffic.at(whole * (offset + factor * share));
+            let seconds = piece.slope * whole;
+            let constant = piece.constant - traffic.latency() + offset * seconds;
+            match factor == 0.0 {
+                true => Affine::constant(constant),
+                false => Affine::line(constant, axis, factor * seconds, share),
+            }
         };
         match (transfer.conversion, transfer.implementation, transfer.target) {
             // Along the leading axis, shares are copied once for each device: as much, and so in what was measured.
@@ -39,17 +42,5 @@ impl CostModel<'_> {
             (Conversion::AllToAll, _, Some(target)) => copy(target, 0.0, 1.0),
             _ => Affine::default(),
         }
-    }
-}
-
-/// Seconds to copy the part `offset + factor * share` of some bytes. What starting it costs is in what links and
-/// collectives are measured by.
-fn copy(traffic: &Curve, bytes: f64, axis: usize, (offset, factor): (f64, f64), share: f64) -> Affine {
-    let piece = traffic.at(TRAFFIC * bytes * (offset + factor * share));
-    let seconds = piece.slope * TRAFFIC * bytes;
-    let constant = piece.constant - traffic.latency() + offset * seconds;
-    match factor == 0.0 {
-        true => Affine::constant(constant),
-        false => Affine::line(constant, axis, factor * seconds, share),
     }
 }

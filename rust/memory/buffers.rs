@@ -80,13 +80,13 @@ fn buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
     let (count, shares) = (devices as f64, &local.shares[axis]);
     let share = shares[local.device];
     let of_share = |factor: f64| (factor * bytes * share, vec![(axis, factor * bytes)]);
-    let largest = shares.iter().copied().fold(0.0, f64::max);
-    // What follows the largest share: only the device that has it can change it.
-    let follows = |factor: f64| (axis, if share == largest { factor * bytes } else { 0.0 });
     // The whole tensor as it is sent or received, where it does not lie so.
     let turned = if transfer.leads { nothing() } else { (bytes, Vec::new()) };
     match (transfer.conversion, transfer.implementation) {
         (Conversion::AllGather | Conversion::ReduceScatter, Implementation::Padded) => {
+            let largest = shares.iter().copied().fold(0.0, f64::max);
+            // The padding follows the largest share: only the device that has it can change it.
+            let follows = |factor: f64| (axis, if share == largest { factor * bytes } else { 0.0 });
             if shares.iter().all(|share| *share == largest) {
                 turned
             } else if transfer.conversion == Conversion::AllGather {
@@ -119,7 +119,7 @@ fn buffer(local: &Local, devices: usize, transfer: &Transfer) -> Bytes {
             None => {
                 let mut sorted = shares.clone();
                 sorted.sort_by(f64::total_cmp);
-                let second = sorted[devices - 2];
+                let (second, largest) = (sorted[devices - 2], sorted[devices - 1]);
                 let slope = if share >= second { bytes } else { 0.0 };
                 (bytes * (largest + second), vec![(axis, slope)])
             }

@@ -117,8 +117,9 @@ def text_of(path):
     return text
 
 
-def changed(path, value):
-    content = json.loads(CLUSTER.to_json())
+def changed(content, path, value):
+    """The content of a file with another value at a path, or without one."""
+    content = copy.deepcopy(content)
     inner = content
     for key in path[:-1]:
         inner = inner[key]
@@ -126,7 +127,11 @@ def changed(path, value):
         del inner[path[-1]]
     else:
         inner[path[-1]] = copy.deepcopy(value)
-    return json.dumps(content)
+    return content
+
+
+def written(path, value):
+    return json.dumps(changed(json.loads(CLUSTER.to_json()), path, value))
 
 
 PATHS = list(fields(json.loads(CLUSTER.to_json())))
@@ -143,10 +148,10 @@ def test_the_paths_below_cover_the_format():
 @pytest.mark.parametrize("path", FIGURES, ids=text_of)
 def test_each_figure_is_checked_and_named(path, figure, tmp_path):
     if figure == 0.0 and path[-1] in LOWEST_IS_ZERO:
-        assert hap.Cluster.from_json(changed(path, figure))
+        assert hap.Cluster.from_json(written(path, figure))
         return
     file = tmp_path / "cluster.json"
-    file.write_text(changed(path, figure))
+    file.write_text(written(path, figure))
     with pytest.raises(ClusterError) as caught:
         hap.Cluster.load(file)
     assert str(caught.value).startswith(f"cluster file {file}: {text_of(path)}: expected ")
@@ -155,11 +160,11 @@ def test_each_figure_is_checked_and_named(path, figure, tmp_path):
 @pytest.mark.parametrize("path", [path for path, _ in PATHS if not isinstance(path[-1], int)], ids=text_of)
 def test_each_missing_field_is_named(path):
     if text_of(path) in OPTIONAL or (path[-2:-1] == ("flops",) and path[-1] != "default"):
-        assert hap.Cluster.from_json(changed(path, DELETE))
+        assert hap.Cluster.from_json(written(path, DELETE))
         return
     named = text_of(path[:-1]) if path[-1] in ("default", "device", "group") else text_of(path)
     with pytest.raises(ClusterError) as caught:
-        hap.Cluster.from_json(changed(path, DELETE))
+        hap.Cluster.from_json(written(path, DELETE))
     assert str(caught.value).startswith(f"cluster: {named}: ")
     assert "expected" in str(caught.value)
 
@@ -167,7 +172,7 @@ def test_each_missing_field_is_named(path):
 @pytest.mark.parametrize("path", [(), *(path for path, value in PATHS if isinstance(value, dict))], ids=text_of)
 def test_each_unknown_field_is_named(path):
     with pytest.raises(ClusterError) as caught:
-        hap.Cluster.from_json(changed((*path, "colour"), 1.0))
+        hap.Cluster.from_json(written((*path, "colour"), 1.0))
     assert str(caught.value).startswith(f"cluster: {text_of((*path, 'colour'))}: ")
 
 
@@ -177,10 +182,10 @@ def test_each_unknown_field_is_named(path):
 )
 def test_each_wrong_type_is_named(path, value):
     if (path[-1] == "name" and value == "text") or (path == ("collectives",) and value == {}):
-        assert hap.Cluster.from_json(changed(path, value))
+        assert hap.Cluster.from_json(written(path, value))
         return
     with pytest.raises(ClusterError) as caught:
-        hap.Cluster.from_json(changed(path, value))
+        hap.Cluster.from_json(written(path, value))
     assert str(caught.value).startswith(f"cluster: {text_of(path)}")
 
 

@@ -1,6 +1,5 @@
 """The JSON schema of cluster files: it takes what is written, and of what is wrong it refuses what reading refuses."""
 
-import copy
 import json
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import given
 import hap
 from hap.cluster import CollectiveCost
 from hap.errors import ClusterError
-from tests.cluster.test_file import DELETE, clusters, fields, text_of
+from tests.cluster.test_file import DELETE, changed, clusters, fields, text_of
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schemas" / "cluster.json").read_text())
 VALIDATOR = jsonschema.validators.validator_for(SCHEMA)(SCHEMA)
@@ -42,18 +41,6 @@ PATHS = list(fields(CONTENT))
 BEYOND = ("expected less than its memory", "expected points with rising")
 
 
-def changed(path, value):
-    content = copy.deepcopy(CONTENT)
-    inner = content
-    for key in path[:-1]:
-        inner = inner[key]
-    if value is DELETE:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = copy.deepcopy(value)
-    return content
-
-
 def refusal(content):
     """What reading says against it, as far as a schema can; ``None`` where it is a cluster."""
     try:
@@ -82,7 +69,7 @@ WRONG = [0.0, 3.0, -1.0, "text", "", None, True, [], {}, [1.0, 2.0], {"device": 
 @pytest.mark.parametrize("value", WRONG, ids=lambda value: "deleted" if value is DELETE else repr(value))
 def test_a_changed_field_is_refused_where_reading_refuses_it(value):
     for path, _ in PATHS:
-        content = changed(path, value)
+        content = changed(CONTENT, path, value)
         assert VALIDATOR.is_valid(content) is (refusal(content) is None), (text_of(path), refusal(content))
 
 
@@ -91,7 +78,7 @@ def test_a_further_field_is_refused_where_reading_refuses_it(name):
     objects = [(), *(path for path, value in PATHS if isinstance(value, dict))]
     for value in (1.0, [[1.0, 2.0], [3.0, 4.0]], {"latency": 0.0, "bandwidth": 1.0}):
         for path in objects:
-            content = changed((*path, name), value)
+            content = changed(CONTENT, (*path, name), value)
             assert VALIDATOR.is_valid(content) is (refusal(content) is None), (text_of(path), refusal(content))
 
 
@@ -106,7 +93,7 @@ def test_typical_mistakes_are_refused_by_their_field():
         (("root", "link"), "25GbE", "'25GbE' is not of type 'object'"),
         (("overlap",), 1.5, "1.5 is greater than the maximum of 1"),
     ):
-        (error,) = VALIDATOR.iter_errors(changed(path, value))
+        (error,) = VALIDATOR.iter_errors(changed(CONTENT, path, value))
         assert error.message == message
         assert tuple(error.absolute_path) in (path, path[:-1])
-        assert refusal(changed(path, value)) is not None
+        assert refusal(changed(CONTENT, path, value)) is not None

@@ -45,6 +45,11 @@ RESERVE = 1e9
 """Bytes that a known accelerator keeps, where nothing else is said."""
 
 
+def reserve_of(memory: float, most: float = RESERVE) -> float:
+    """Bytes that are left alone of memory that was found free: a tenth of it, at most ``most``."""
+    return min(most, 0.1 * memory)
+
+
 Points = tuple[tuple[float, float], ...]
 """Measured amounts of work and the seconds that they take; both rise, and there are two at least."""
 

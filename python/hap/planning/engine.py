@@ -227,7 +227,11 @@ class Watch:
 
 
 class Engine:
-    """Calls of the core for one graph and one cluster. Remembers what it has made and simulated."""
+    """Calls of the core for one graph and one cluster. Remembers what it has made and simulated.
+
+    Attributes:
+        cluster_json: the cluster as the core reads it; equal clusters give equal text.
+    """
 
     def __init__(
         self,
@@ -244,7 +248,7 @@ class Engine:
         self.optimiser = optimiser
         self.watch = watch or Watch()
         self.last_synthesis_time: float | None = None
-        self._cluster = cluster.to_json()
+        self.cluster_json = cluster.to_json()
         self._limits = limits or Limits()
         self._options = msgspec.json.encode(optimiser.as_options()).decode()
         self._simulations: dict[tuple[str, bytes], Simulation] = {}
@@ -285,7 +289,7 @@ class Engine:
             warm = self._warm.setdefault(msgspec.json.encode(constraints), WarmStart())
         started = time.perf_counter()
         try:
-            answer = self.graph.synthesise(self._cluster, text.decode(), self.watch.observer, warm, self._options)
+            answer = self.graph.synthesise(self.cluster_json, text.decode(), self.watch.observer, warm, self._options)
         except LimitReachedError as error:
             if not cut:
                 self.watch.search_gap = 1.0
@@ -309,7 +313,7 @@ class Engine:
         units = msgspec.json.encode(splits)
         found = self._simulations.get((program, units))
         if found is None:
-            reply = self.graph.simulate(self._cluster, program, units.decode(), self._options)
+            reply = self.graph.simulate(self.cluster_json, program, units.decode(), self._options)
             found = self._simulations[program, units] = msgspec.json.decode(reply, type=Simulation)
         return found
 
@@ -317,13 +321,15 @@ class Engine:
         """By device, what holds the most memory at its peak, the largest first."""
         options = msgspec.json.encode({**self.optimiser.as_options(), "holders": count}).decode()
         text = msgspec.json.encode(splits).decode()
-        return msgspec.json.decode(self.graph.simulate(self._cluster, program, text, options), type=_Holders).holders
+        return msgspec.json.decode(
+            self.graph.simulate(self.cluster_json, program, text, options), type=_Holders
+        ).holders
 
     def timeline(self, program: str, splits: Splits) -> Timeline:
         """What one device of each kind does when in a step of a program."""
         options = {**self.optimiser.as_options(), "timeline": True, "kinds": True}
         arguments = (
-            self._cluster,
+            self.cluster_json,
             program,
             msgspec.json.encode(splits).decode(),
             msgspec.json.encode(options).decode(),
@@ -341,7 +347,7 @@ class Engine:
     def stages_at(self, program: str, shares: bytes) -> Stages:
         """The same, for shares as JSON."""
         axes, kinds, counts, computation, terms = self.graph.stages(
-            self._cluster, program, shares.decode(), self._options
+            self.cluster_json, program, shares.decode(), self._options
         )
         of_kind = np.frombuffer(terms).reshape(-1, len(computation) + 1, 1 + len(axes))
         return Stages.of(

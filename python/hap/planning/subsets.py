@@ -62,9 +62,9 @@ def fewer(
     found: list[tuple[float, tuple[int, ...], Candidate]] = []
     every = dict.fromkeys([fastest.program, *(each.program for each in others)])
     outermost = problem.engine.cluster.links[:1]
-    problems = _different(problem, best)
-    for kept, smaller in problems.items():
-        alike, proportional = restricted(smaller, best.splits, kept), smaller.proportional
+    problems = dict[tuple[int, ...], Problem]()
+    for kept, smaller, alike in _different(problem, best):
+        problems[kept], proportional = smaller, smaller.proportional
         within = len(kept) > 1 and smaller.engine.cluster.links[:1] != outermost
         for program, splits in (
             (best.program, alike),
@@ -84,14 +84,17 @@ def fewer(
     return sorted(tried, key=lambda one: one[1].simulation.seconds)[:count]
 
 
-def _different(problem: Problem, best: Candidate) -> dict[tuple[int, ...], Problem]:
-    """By devices to keep, the problem for them; of sets of equal devices that have equal shares the first."""
-    found: dict[tuple[str, str], tuple[tuple[int, ...], Problem]] = {}
+def _different(problem: Problem, best: Candidate) -> list[tuple[tuple[int, ...], Problem, Splits]]:
+    """Devices to keep, the problem for them, and shares like those of the best program.
+
+    Of sets of equal devices that have equal shares the first.
+    """
+    found: dict[tuple[str, str], tuple[tuple[int, ...], Problem, Splits]] = {}
     for kept in sorted({*device_sets(problem, best)}):
         smaller = problem.among(kept)
-        shares = repr((smaller.fixed, restricted(smaller, best.splits, kept)))
-        found.setdefault((smaller.engine.cluster.to_json(), shares), (kept, smaller))
-    return dict(found.values())
+        alike = restricted(smaller, best.splits, kept)
+        found.setdefault((smaller.engine.cluster_json, repr((smaller.fixed, alike))), (kept, smaller, alike))
+    return [*found.values()]
 
 
 def roomier(problem: Problem) -> list[tuple[int, ...]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hap.cluster import Cluster, Device
-from hap.cluster.device import RESERVE, Points
+from hap.cluster.device import Points, reserve_of
 from hap.profiling.machine import Machine
 from hap.units import bytes_text
 
@@ -41,7 +41,7 @@ def free_memory(machines: Sequence[Machine], measured: Sequence[Mapping[str, Poi
 
 def reserve(hardware: Machine, memory: float) -> float:
     """Bytes of a device's memory that are left alone; none on CPUs."""
-    return 0.0 if hardware.threads else min(RESERVE, 0.1 * memory)
+    return 0.0 if hardware.threads else reserve_of(memory)
 
 
 def as_free_now(cluster: Cluster, machines: Sequence[Machine]) -> Cluster:

@@ -10,6 +10,7 @@ import torch
 
 from hap.cluster import Cluster, Device
 from hap.cluster.accelerators import canonical_name, recognised_name
+from hap.cluster.device import reserve_of
 from hap.errors import RuntimeMismatchError
 from hap.runtime.agree import Control
 from hap.units import bytes_text
@@ -87,7 +88,7 @@ def mismatches(devices: Sequence[Device], found: Sequence[Hardware | None]) -> l
     for rank, (device, real) in enumerate(zip(devices, found, strict=True)):
         if real is not None and real.free < device.usable_memory:
             # The context is there already; what is left is for fragmentation.
-            reserve = min(device.reserve, 0.1 * real.free)
+            reserve = reserve_of(real.free, device.reserve)
             problems.append(
                 f"rank {rank} runs on {real.name}, of which {bytes_text(real.free)} are free, and the plan may use "
                 f"{bytes_text(device.usable_memory)}: end what else runs there, or give "
